@@ -1,0 +1,1 @@
+"""A process that leads and follows partitions and coordinates consumer groups."""

@@ -1,0 +1,1 @@
+"""The `tidelog` command: thin commands over client, broker, controller and storage."""

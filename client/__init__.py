@@ -1,0 +1,1 @@
+"""The Python client: producer, consumer and admin over one connection pool."""

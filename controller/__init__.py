@@ -1,0 +1,1 @@
+"""The quorum that knows the cluster and elects leaders from the ISR."""

@@ -1,0 +1,1 @@
+"""The words that processes exchange, and how they travel."""

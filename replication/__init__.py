@@ -1,0 +1,1 @@
+"""What partitions and the metadata log share: fetching, following, waiting."""

@@ -1,0 +1,1 @@
+"""Clusters for tests: in one process, as real processes, and simulated."""
