@@ -1,0 +1,144 @@
+"""The root of the `tidelog` command: `tidelog NOUN VERB`.
+
+Nouns are imported when they are used, never to show help: the table below knows their help lines.
+Whatever ends a command ends here, in one line on stderr and one of these exit codes:
+
+    0  done                        2  used wrongly (click's UsageError)
+    1  refused or failed           130  interrupted
+
+A noun may return or `ctx.exit` another code (3: unhealthy, or a time-out). Anything else that is raised is a
+bug of ours and keeps its traceback.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any, Final, NamedTuple, NoReturn
+
+import click
+from click.shell_completion import CompletionItem, get_completion_class
+
+from tidelog import __version__
+
+FAILED: Final = 1
+INTERRUPTED: Final = 130
+
+
+class Noun(NamedTuple):
+    """Where a noun's commands live, and what `tidelog --help` says of it."""
+
+    module: str
+    attribute: str
+    help: str
+
+
+NOUNS: Final[Mapping[str, Noun]] = {
+    "log": Noun("tidelog.cli.log", "log", "Look into a log on disk; needs no broker."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose nouns are modules that nobody imports until one of them is used."""
+
+    def __init__(self, *args: Any, nouns: Mapping[str, Noun], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.nouns = nouns
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
+        """The names of all nouns and commands, sorted."""
+        return sorted({*self.nouns, *self.commands})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name; this is where a noun is imported."""
+        noun = self.nouns.get(cmd_name)
+        if noun is None:
+            return super().get_command(ctx, cmd_name)
+        try:
+            command = getattr(import_module(noun.module), noun.attribute)
+        except ModuleNotFoundError as error:
+            raise click.ClickException(f"`{cmd_name}` is not installed here: {error}") from error
+        assert isinstance(command, click.Command), f"{noun.module}.{noun.attribute} is no command"
+        return command
+
+    def help_lines(self) -> list[tuple[str, str]]:
+        """Name and help line of every noun and command, in the order of their names."""
+        lines = {name: noun.help for name, noun in self.nouns.items()}
+        lines |= {name: command.get_short_help_str(limit=80) for name, command in self.commands.items()}
+        return sorted(lines.items())
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (likewise)
+        """Write the list of nouns without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(self.help_lines())
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[Any]]:
+        """Complete a noun's name without importing it."""
+        names = [
+            CompletionItem(name, help=text) for name, text in self.help_lines() if name.startswith(incomplete)
+        ]
+        return names + click.Command.shell_complete(self, ctx, incomplete)
+
+
+@click.group(cls=LazyGroup, nouns=NOUNS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="tidelog", message="%(prog)s %(version)s")
+def tidelog() -> None:
+    """A replicated commit log for Python, small enough to read."""
+
+
+@tidelog.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the script that completes tidelog's words in a shell.
+
+    For bash: eval "$(tidelog completion bash)"
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None, f"click knows {shell}"
+    click.echo(kind(tidelog, {}, "tidelog", "_TIDELOG_COMPLETE").source())
+
+
+def run(command: click.Command, args: Sequence[str] | None = None) -> int:
+    """Run a command line and say how it ended, as an exit code."""
+    try:
+        result = command.main(args, prog_name="tidelog", standalone_mode=False)
+    except click.UsageError as error:
+        return _misused(error)
+    except click.ClickException as error:
+        return _failed(error.format_message(), error.exit_code)
+    except click.Abort as error:
+        return _aborted(error)
+    except OSError as error:
+        return _failed(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except Exception as error:
+        # Imported here because a help page must not pay for it.
+        from tidelog.protocol.errors import TidelogError  # noqa: PLC0415
+
+        if not isinstance(error, TidelogError):
+            raise
+        return _failed(str(error))
+    return result if isinstance(result, int) else 0
+
+
+def main(args: Sequence[str] | None = None) -> NoReturn:
+    """The console script: run the command line of this process and exit."""
+    sys.exit(run(tidelog, args))
+
+
+def _misused(error: click.UsageError) -> int:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()
+        return error.exit_code
+    where = f" (see `{error.ctx.command_path} --help`)" if error.ctx else ""
+    return _failed(error.format_message().rstrip(".") + where, error.exit_code)
+
+
+def _aborted(error: click.Abort) -> int:
+    # click turns both Ctrl-C and a refused question into Abort; only the first carries an interrupt.
+    if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):
+        return INTERRUPTED
+    return _failed("nothing was done")
+
+
+def _failed(message: str, code: int = FAILED) -> int:
+    click.echo(f"error: {' '.join(message.split())}", err=True)
+    return code
