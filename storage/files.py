@@ -5,10 +5,13 @@ loses, tears, rots and fills up. What they promise:
 
 * A write is visible to every later read at once, and survives the death of the process.
 * It survives the loss of power only after a `flush` of the file that *began* after the write.
-* A created, renamed or removed name survives the loss of power only after `Directory.flush`.
+* A created, renamed or removed name survives the loss of power only after `flush` of the directory it is in;
+  a new directory is itself a name in the one above it.
+* `rename` is atomic: at every moment, and after any crash, the new name is what it was or what was renamed.
+* `remove_directory` is not: a crash may leave part of what was in it.
 * A `flush` that failed once proves nothing when it succeeds later (fsyncgate): whoever sees
   `OSError` from a flush must stop the process and let recovery rewrite what it trusts.
-* `append` and `write_at` write all bytes or raise `OSError`; after an error any prefix of them may be there.
+* `write_at` writes all bytes or raises `OSError`; after an error any prefix of them may be there.
 """
 
 from collections.abc import Sequence
@@ -112,6 +115,11 @@ class Directory(Protocol):
     def device(self) -> int:
         """The number of the device it is on: another number is another disk."""
         ...
+
+
+def is_name(name: str) -> bool:
+    """Whether this names something in a directory, and not a path that leads out of it."""
+    return name not in {"", ".", ".."} and "/" not in name and "\0" not in name
 
 
 def read_whole(directory: Directory, name: str) -> bytes:
