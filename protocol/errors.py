@@ -132,6 +132,9 @@ class InvalidTimestamp(TidelogError, code=32):
 class UnsupportedVersion(TidelogError, code=35):
     """The other side does not speak this version or request: upgrade the older of the two."""
 
+    correlation: int = 0
+    """The request's or reply's, when it was read from a head with an unknown message."""
+
 
 class TopicAlreadyExists(TidelogError, code=36):
     """A topic of that name exists: choose another name, or use it (`--if-not-exists`)."""
@@ -351,6 +354,9 @@ class DiskFull(TidelogError, code=1000, retriable=True):
 
 class MalformedFrame(TidelogError, code=1001):
     """The bytes do not follow tidelog's protocol: something else is speaking to this port."""
+
+    correlation: int = 0
+    """The request's or reply's, when that much of a head could be read."""
 
 
 class ConnectionFailed(TidelogError, code=1002, retriable=True):

@@ -1,0 +1,59 @@
+"""Every message by its tag.
+
+A reply has its request's tag; 0 is Refused, which may answer any request. A tag is never used again for
+anything else. They come in ranges, so that messages of one subject lie together:
+
+      1..15   the connection            48..63   transactions
+     16..31   reading and writing       64..79   administration
+     32..47   groups                    80..95   between brokers
+                                        96..111  brokers to controllers
+                                       112..127  between controllers
+
+All are below 128, one byte on the wire.
+"""
+
+from collections.abc import Iterable
+from typing import Final, TypeVar
+
+from msgspec.inspect import StructType, type_info
+
+from tidelog.protocol.messages.connection import Hello, Refused
+from tidelog.protocol.messages.fetch import Fetch
+from tidelog.protocol.messages.produce import InitProducerId, Produce
+from tidelog.protocol.messages.shapes import Reply, Request
+
+_M = TypeVar("_M", Request, Reply)
+
+
+def tag_of(message: type[Request] | type[Reply]) -> int:
+    """The tag that stands before the message's fields."""
+    info = type_info(message)
+    assert isinstance(info, StructType)
+    assert isinstance(info.tag, int), f"{message.__name__} needs a number as its tag"
+    return info.tag
+
+
+def _by_tag(messages: Iterable[type[_M]]) -> dict[int, type[_M]]:
+    """The messages by tag, each tag taken once."""
+    table: dict[int, type[_M]] = {}
+    for message in messages:
+        tag = tag_of(message)
+        assert tag not in table, f"{message.__name__} and {table[tag].__name__} share the tag {tag}"
+        table[tag] = message
+    return table
+
+
+REQUESTS: Final[dict[int, type[Request]]] = _by_tag(
+    (
+        Hello,
+        Produce,
+        Fetch,
+        InitProducerId,
+    )
+)
+"""Every request by its tag."""
+
+REPLIES: Final[dict[int, type[Reply]]] = _by_tag(
+    (Refused, *(request.reply for request in REQUESTS.values() if request.reply is not None))
+)
+"""Every reply by its tag."""
