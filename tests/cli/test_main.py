@@ -1,4 +1,4 @@
-"""The root of the command line: what EXPERIENCE promises of every `tidelog NOUN VERB`."""
+"""The root of the command line: what holds for every `tidelog NOUN VERB`."""
 
 import subprocess
 import sys
