@@ -13,12 +13,12 @@ T = TypeVar("T")
 _SEARCH = settings(max_examples=2000, database=None, deadline=None, phases=[Phase.generate])
 
 
-def assert_caught(check: Callable[[T], None], examples: SearchStrategy[T]) -> None:
+def assert_caught(check: Callable[[T], object], examples: SearchStrategy[T]) -> None:
     """Hypothesis meets an example at which the check fails (or it raises NoSuchExample)."""
     find(examples, lambda example: _fails(check, example), settings=_SEARCH, random=Random(26))
 
 
-def _fails(check: Callable[[T], None], example: T) -> bool:
+def _fails(check: Callable[[T], object], example: T) -> bool:
     try:
         check(example)
     except (AssertionError, TidelogError):
