@@ -71,8 +71,9 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(self.help_lines())
 
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[Any]]:
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list["CompletionItem[Any]"]:
         """Complete a noun's name without importing it."""
+        # The annotation is quoted because CompletionItem became generic only after click 8.2.
         names = [
             CompletionItem(name, help=text) for name, text in self.help_lines() if name.startswith(incomplete)
         ]
