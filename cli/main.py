@@ -44,7 +44,7 @@ class LazyGroup(click.Group):
         super().__init__(*args, **kwargs)
         self.nouns = nouns
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
+    def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of all nouns and commands, sorted."""
         return sorted({*self.nouns, *self.commands})
 
@@ -66,7 +66,7 @@ class LazyGroup(click.Group):
         lines |= {name: command.get_short_help_str(limit=80) for name, command in self.commands.items()}
         return sorted(lines.items())
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (likewise)
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of nouns without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl(self.help_lines())
