@@ -163,6 +163,8 @@ class _File:
         return self._file.read(position, length)
 
     def write_at(self, position: int, *buffers: Buffer) -> None:
+        if not buffers:
+            return
         self._require()
         data = b"".join(buffers)
         if position < 0:
