@@ -4,8 +4,8 @@ r"""Checkpoint files: small texts that spare a node from reading its logs from t
     2                     number of entries                3
     orders 0 1204         topic, partition, offset         0 0           epoch, start offset
     orders 1 88           sorted, each once                3 812
-    crc 6f7ab0c8          of all before (`seal`)           4 1100
-                                                           crc 4f6a1d39
+    crc 4afdd2d2          of all before (`seal`)           4 1100
+                                                           crc 0edcaadb
 
 ASCII, one space between fields, each line ended by LF, numbers in decimal without sign or leading zero. What
 this keeps true (replication/01-disk, 1.5; I-34, I-35; docs/adr/0050):
