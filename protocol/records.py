@@ -1,0 +1,303 @@
+"""Records to batches and back, a column at a time.
+
+A batch's payload is the msgpack array `[timestamps, keys, values, headers, offsets]`, compressed as a whole:
+
+    timestamps  each record's difference from the header's base_timestamp; nil: all are zero
+    keys        bin or nil for each record; nil: no record has a key
+    values      bin or nil for each record
+    headers     nil or [name, value, name, value, ...] for each record; nil: no record has headers
+    offsets     each record's difference from base_offset, where compaction left gaps; nil: 0, 1, 2, ...
+
+What it keeps true: what decodes has been verified (checksum, types, equal lengths, offsets that grow and stay
+within the batch) or is refused with CorruptMessage; nothing is packed that would be refused; decoded records
+own their bytes, the buffer that they came from may be used again. A thousand records cost a few calls into C,
+and no call per record: docs/adr/0030-columns.md has the figures.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import chain, repeat
+from operator import lt
+from types import NoneType
+from typing import Annotated, Any, Final, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from tidelog.protocol.batch import (
+    CODEC_BITS,
+    HEADER_SIZE,
+    LOG_APPEND_TIME,
+    BatchHeader,
+    build,
+    check_body,
+    read_header,
+)
+from tidelog.protocol.compression import NONE, UNCOMPRESSED_MAX, compress, decompress
+from tidelog.protocol.errors import CorruptMessage, InvalidRecord, MessageTooLarge
+from tidelog.protocol.types import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    Buffer,
+    Offset,
+)
+
+Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
+"""A record's headers: names and values in their order, a name as often as you like."""
+
+
+_Timestamps: TypeAlias = list[Annotated[int, msgspec.Meta(ge=NO_TIMESTAMP, le=2**63 - 1)]]
+
+_pack: Final = msgspec.msgpack.Encoder().encode
+_unpack: Final = msgspec.msgpack.Decoder(
+    tuple[list[int] | None, list[bytes | None] | None, list[bytes | None], msgspec.Raw, list[int] | None]
+).decode
+# Names and values alternate, which no type says: `_are_headers` looks.
+_unpack_headers: Final = msgspec.msgpack.Decoder(list[list[Any] | None]).decode
+_NIL: Final = b"\xc0"
+_BAD: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_PLAIN: Final = {bytes, NoneType}
+
+
+# gc=False: a record holds nothing that could hold the record.
+class Record(Struct, frozen=True, gc=False):
+    """What users write and read."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+class Columns:
+    """A batch's records as columns of equal length; `records` makes rows of them."""
+
+    __slots__ = ("_deltas", "_headers", "_packed_headers", "header", "keys", "offsets", "values")
+
+    def __init__(
+        self,
+        header: BatchHeader,
+        values: list[bytes | None],
+        keys: list[bytes | None] | None,
+        offsets: Sequence[Offset],
+        deltas: list[int] | None,
+        packed_headers: bytes | None,
+    ) -> None:
+        self.header = header
+        self.values = values
+        self.keys = [None] * len(values) if keys is None else keys
+        self.offsets = offsets
+        self._deltas = deltas
+        self._packed_headers = packed_headers
+        self._headers: list[Headers] | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def timestamps(self) -> list[int]:
+        """Each record's time in milliseconds, by the producer's clock or the leader's, as the topic says."""
+        if self.header.attributes & LOG_APPEND_TIME:
+            return [self.header.max_timestamp] * len(self.values)
+        base = self.header.base_timestamp
+        if self._deltas is None:
+            return [base] * len(self.values)
+        return [base + delta for delta in self._deltas]
+
+    @property
+    def headers(self) -> list[Headers]:
+        """Each record's headers; unpacked, and verified, when they are first asked for."""
+        if self._headers is None:
+            packed = self._packed_headers
+            self._headers = [()] * len(self) if packed is None else _unpacked(packed, self.header)
+        return self._headers
+
+    @property
+    def has_headers(self) -> bool:
+        """Whether any record has headers, told without unpacking them."""
+        return self._packed_headers is not None
+
+    def select(self, places: Sequence[int]) -> list[object]:
+        """The payload's columns with only the records at these places, in the shortest form."""
+        first = self.header.base_offset
+        deltas = [self._deltas[place] for place in places] if self._deltas else []
+        keys = [self.keys[place] for place in places]
+        values = [self.values[place] for place in places]
+        gaps = [self.offsets[place] - first for place in places]
+        return [
+            deltas if any(deltas) else None,
+            None if keys.count(None) == len(keys) else keys,
+            values,
+            _flat([self.headers[place] for place in places]),
+            None if gaps == list(range(len(gaps))) else gaps,
+        ]
+
+
+def encode(
+    values: Sequence[bytes | None],
+    keys: Sequence[bytes | None] | None = None,
+    timestamps: Sequence[int] | None = None,
+    headers: Sequence[Sequence[tuple[str, bytes | None]]] | None = None,
+    *,
+    codec: int = NONE,
+    now_ms: int = NO_TIMESTAMP,
+    attributes: int = 0,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+) -> bytearray:
+    """A batch of these records, at offset 0 until a leader stamps it; without timestamps all are `now_ms`."""
+    count = len(values)
+    assert count, "a batch has a record"
+    assert all(column is None or len(column) == count for column in (keys, timestamps, headers))
+    values = _checked("values", values)
+    if keys is not None:
+        keys = None if keys[0] is None and keys.count(None) == count else _checked("keys", keys)
+    base, newest, deltas = _differences([now_ms] if timestamps is None else timestamps)
+    used, payload = _packed([deltas, keys, values, _flat(headers), None], codec)
+    return build(
+        payload,
+        last_offset_delta=count - 1,
+        record_count=count,
+        base_timestamp=base,
+        max_timestamp=newest,
+        attributes=attributes & ~CODEC_BITS | used,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+    )
+
+
+def decode(batch: Buffer, at: int = 0, limit: int = UNCOMPRESSED_MAX) -> Columns:
+    """The records of the batch that begins at that byte, verified; `limit` bounds them uncompressed."""
+    header = read_header(batch, at)
+    check_body(batch, header, at)
+    payload = decompress(header.codec, memoryview(batch)[at + HEADER_SIZE : at + header.size], limit)
+    try:
+        deltas, keys, values, packed_headers, gaps = _unpack(payload)
+    except _BAD as error:
+        raise _corrupt(header, str(error)) from error
+    count = header.record_count
+    for column in (values, deltas, keys, gaps):
+        if column is not None and len(column) != count:
+            raise _corrupt(header, f"a column has {len(column)} entries for {count} records")
+    first = header.base_offset
+    offsets: Sequence[Offset] = range(first, first + count)
+    if gaps is not None:
+        if not _grow(gaps, header.last_offset_delta):
+            raise _corrupt(header, f"its offsets do not grow from 0 to {header.last_offset_delta} at most")
+        offsets = [first + gap for gap in gaps]
+    packed = bytes(packed_headers)
+    return Columns(header, values, keys, offsets, deltas, None if packed == _NIL else packed)
+
+
+def records(columns: Columns, topic: str, partition: int, from_offset: Offset = 0) -> Iterator[Record]:
+    """The records one by one, those below `from_offset` left out."""
+    skip = bisect_left(columns.offsets, from_offset)
+    rows: list[Sequence[object]] = [columns.offsets, columns.timestamps, columns.keys, columns.values]
+    if columns.has_headers:
+        rows.append(columns.headers)
+    if skip:
+        rows = [row[skip:] for row in rows]
+    return map(Record, repeat(topic), repeat(partition), *rows)
+
+
+def thinned(columns: Columns, keep: Sequence[int]) -> bytearray:
+    """The batch with only the records at these places (compaction): all else in its header as it was."""
+    header = columns.header
+    taken = columns.select(keep)
+    used, payload = _packed(taken, header.codec)
+    return build(
+        payload,
+        last_offset_delta=header.last_offset_delta,
+        record_count=len(keep),
+        base_timestamp=header.base_timestamp,
+        max_timestamp=header.max_timestamp,
+        attributes=header.attributes & ~CODEC_BITS | used,
+        base_offset=header.base_offset,
+        leader_epoch=header.leader_epoch,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+    )
+
+
+def _packed(columns: list[object], codec: int) -> tuple[int, bytes]:
+    """The payload and its codec: none where compression does not make it smaller."""
+    try:
+        payload = _pack(columns)
+    except UnicodeEncodeError as error:
+        raise InvalidRecord(f"a header's name is not text: {error}") from error
+    if len(payload) > UNCOMPRESSED_MAX:
+        raise MessageTooLarge(
+            f"a batch of {len(payload)} bytes, at most {UNCOMPRESSED_MAX} can be read again"
+        )
+    if codec != NONE:
+        compressed = compress(codec, payload)
+        if len(compressed) < len(payload):
+            return codec, compressed
+    return NONE, payload
+
+
+def _checked(what: str, column: Sequence[bytes | None]) -> list[bytes | None]:
+    """The column, if it holds what everybody can read again: text would be packed, and refused for ever."""
+    try:
+        # builtin_types: otherwise msgspec takes text for base64. Cheaper than looking at each type in Python.
+        return msgspec.convert(column, list[bytes | None], builtin_types=(bytes,))
+    except msgspec.ValidationError as error:
+        raise InvalidRecord(f"{what} are bytes or None: {error}") from error
+
+
+def _differences(timestamps: Sequence[int]) -> tuple[int, int, list[int] | None]:
+    """The first, the newest, and each one's difference from the first unless all are the same."""
+    try:
+        times = msgspec.convert(timestamps, _Timestamps)
+    except msgspec.ValidationError as error:
+        raise InvalidRecord(f"timestamps are milliseconds since 1970, or -1: {error}") from error
+    base = times[0]
+    if times.count(base) == len(times):
+        return base, base, None
+    return base, max(times), [each - base for each in times]
+
+
+def _flat(headers: Sequence[Sequence[tuple[str, bytes | None]]] | None) -> list[list[Any] | None] | None:
+    """Each record's headers as one list of names and values, or nil where there are none."""
+    if headers is None or not any(headers):
+        return None
+    pairs = list(chain.from_iterable(headers))
+    if set(map(len, pairs)) != {2} or not _are_headers(list(chain.from_iterable(pairs))):
+        raise InvalidRecord("a header is a pair of text, and bytes or None")
+    return [list(chain.from_iterable(each)) if each else None for each in headers]
+
+
+def _unpacked(packed: bytes, header: BatchHeader) -> list[Headers]:
+    """Each record's headers as pairs."""
+    try:
+        flat = _unpack_headers(packed)
+    except _BAD as error:
+        raise _corrupt(header, f"headers: {error}") from error
+    if len(flat) != header.record_count:
+        raise _corrupt(header, f"it has headers for {len(flat)} of {header.record_count} records")
+    some = [each for each in flat if each]
+    if any(len(each) % 2 for each in some) or not _are_headers(list(chain.from_iterable(some))):
+        raise _corrupt(header, "a header is not a pair of text, and bytes or nil")
+    return [tuple(zip(each[::2], each[1::2], strict=True)) if each else () for each in flat]
+
+
+def _are_headers(flat: list[Any]) -> bool:
+    """Whether it is name, value, name, value, ..."""
+    return set(map(type, flat[::2])) <= {str} and set(map(type, flat[1::2])) <= _PLAIN
+
+
+def _grow(gaps: list[int], last: int) -> bool:
+    """Whether each is larger than the one before, from 0 to `last`."""
+    return not gaps or (gaps[0] >= 0 and gaps[-1] <= last and all(map(lt, gaps, gaps[1:])))
+
+
+def _corrupt(header: BatchHeader, what: str) -> CorruptMessage:
+    return CorruptMessage(f"the payload of the batch at offset {header.base_offset} cannot be read: {what}")
