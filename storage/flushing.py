@@ -1,0 +1,59 @@
+"""One flush of one log: what to force to the disk, and in which order.
+
+A value made on the event loop, run anywhere, and handed back. The order is the promise: segments oldest
+first, since bytes behind a gap count for nothing; then what recovery needs to believe them.
+"""
+
+from dataclasses import dataclass, field
+
+from tidelog.protocol.types import Offset
+from tidelog.storage.checkpoints import write_leader_epochs
+from tidelog.storage.epochs import EpochEntry
+from tidelog.storage.files import Directory, File, write_whole
+from tidelog.storage.producer_snapshots import snapshot_name
+from tidelog.storage.segment import Segment
+
+
+@dataclass(slots=True, eq=False)
+class Flush:
+    """All that must be on stable storage before a log is durable up to `upto`."""
+
+    directory: Directory
+    upto: Offset
+    segments: tuple[Segment, ...]
+    names: bool
+    """Whether files have been made or removed."""
+    snapshots: tuple[tuple[Offset, bytes], ...]
+    epochs: tuple[EpochEntry, ...] | None
+    """What leader-epoch-checkpoint has to say, if it does not already."""
+    changes: int
+    """Of the epochs, when this began."""
+    truncations: int
+    """Of the log, when this began."""
+    error: OSError | None = None
+    _files: list[File] = field(default_factory=list)
+
+    def pin(self) -> None:
+        """Keep the files open until `unpin`: a worker thread is going to use them."""
+        for segment in self.segments:
+            segment.pins += 1
+            self._files.append(segment.file())
+
+    def unpin(self) -> None:
+        """The worker thread is done with the files."""
+        for segment in self.segments:
+            segment.pins -= 1
+
+    def run(self) -> None:
+        """Do it. What went wrong is in `error`: the log decides, on the event loop, what that means."""
+        try:
+            for file in self._files:
+                file.flush()
+            for offset, content in self.snapshots:
+                write_whole(self.directory, snapshot_name(offset), content)
+            if self.epochs is not None:
+                write_leader_epochs(self.directory, self.epochs)
+            if self.names:
+                self.directory.flush()
+        except OSError as error:
+            self.error = error

@@ -1,0 +1,459 @@
+"""A partition's log: segments one behind the other, and what is known of the whole.
+
+    log_start ............ durable_offset ............ end_offset
+        ^ readers begin here     ^ below: on stable storage   ^ the next record's offset
+
+What it keeps true (replication/01-disk, 1.9 to 1.11):
+
+* recovery_point <= durable_offset <= end_offset, and log_start <= end_offset, at every step.
+* A batch is refused before anything is changed, or it is whole: bytes, end offset, epochs, producers, indexes.
+* Offsets and epochs never go back from one batch to the next; `epochs` and `producers` are what the batches
+  below end_offset say, at every step, truncations included.
+* `durable_offset` moves only to where the log ended *before* a flush began that has succeeded, with every
+  segment below it, its producer snapshot and the leader-epoch-checkpoint.
+* A flush that failed ends the process (`halt`): what the disk then holds is for recovery to find out.
+
+Who is allowed to append, and how far readers may see, is not known here: that is the partition's business.
+"""
+
+import errno
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple, NoReturn, Protocol
+
+from tidelog.protocol.batch import BatchHeader, check_body, read_header, stamp
+from tidelog.protocol.errors import (
+    DiskFull,
+    InvalidAppend,
+    InvalidRecord,
+    MessageTooLarge,
+    OffsetOutOfRange,
+    StorageError,
+    TidelogError,
+)
+from tidelog.protocol.types import NO_TIMESTAMP, Buffer, Epoch, Offset
+from tidelog.storage import producer_snapshots
+from tidelog.storage.config import MAX_BATCH_BYTES, LogConfig
+from tidelog.storage.epochs import LeaderEpochs
+from tidelog.storage.files import Directory
+from tidelog.storage.flushing import Flush
+from tidelog.storage.open_segments import OpenSegments
+from tidelog.storage.producers import Duplicate, Producers
+from tidelog.storage.segment import MAX_RELATIVE_OFFSET, Segment, Slice
+from tidelog.storage.times import OffsetAndTime, first_at_or_after
+
+EMPTY: Final = memoryview(b"")
+
+
+class Appended(NamedTuple):
+    """Where a batch stands in the log."""
+
+    base_offset: Offset
+    next_offset: Offset
+    duplicate: bool
+    """It was there already: this is where, and nothing was written."""
+
+
+class Keeper(Protocol):
+    """What a log needs of the data directory that it lies in."""
+
+    @property
+    def open_segments(self) -> OpenSegments:
+        """Where it takes turns with all other logs at having files open."""
+        ...
+
+    def lower_recovery_point(self, log: "Log", offset: Offset) -> None:
+        """Write durably that bytes at and behind `offset` are not to be trusted; raises `OSError`."""
+        ...
+
+    def halt(self, what: str, error: OSError) -> NoReturn:
+        """End the process at once, without any marker of a clean stop (`os._exit(70)` in the product)."""
+        ...
+
+
+@dataclass(slots=True)
+class Contents:
+    """What recovery found in a directory, and a log begins with."""
+
+    segments: list[Segment]
+    epochs: LeaderEpochs
+    producers: Producers
+    log_start: Offset
+    epochs_saved: bool
+    """Whether leader-epoch-checkpoint says what `epochs` says."""
+
+
+class Log:
+    """The log of one partition. `recovery` makes it from a directory; nothing else does."""
+
+    def __init__(self, directory: Directory, config: LogConfig, keeper: Keeper, contents: Contents) -> None:
+        self.directory = directory
+        self.config = config
+        self.epochs = contents.epochs
+        self.producers = contents.producers
+        self.log_start = contents.log_start
+        self._segments = contents.segments
+        self.durable_offset = self.end_offset
+        self.recovery_point = self.end_offset
+        """As it stands in recovery-point-offset-checkpoint; the keeper writes that file and sets it here."""
+        self._keeper = keeper
+        self._refusal: TidelogError | None = None
+        self._unflushed: list[Segment] = []
+        self._snapshots: list[tuple[Offset, bytes]] = []
+        self._names_changed = False
+        self._epochs_saved = self.epochs.changes if contents.epochs_saved else -1
+        self._truncations = 0
+        self._flushing: Flush | None = None
+        self._check()
+
+    def __repr__(self) -> str:
+        return f"<log {self.directory.path} {self.log_start} to {self.end_offset}>"
+
+    @property
+    def end_offset(self) -> Offset:
+        """The offset that the next record will get."""
+        return self._segments[-1].next_offset
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """All segments, oldest first; the last is the one being written."""
+        return tuple(self._segments)
+
+    @property
+    def size(self) -> int:
+        """Bytes of batches on the disk."""
+        return sum(segment.size for segment in self._segments)
+
+    # ── appending ─────────────────────────────────────────────────────────────────────────────────
+
+    def append(self, batch: Buffer, leader_epoch: Epoch, now_ms: int) -> Appended:
+        """As leader: give one batch from a client its offsets and this epoch, and write it.
+
+        Where `batch` is writable it is stamped in place, so that the bytes go from the socket to the disk
+        without a copy. Raises before anything is changed.
+        """
+        self._check_writable()
+        header = self._checked(batch, self.config.max_message_bytes)
+        if len(batch) != header.size:
+            raise InvalidRecord(
+                f"one batch is appended at a time, {len(batch) - header.size} bytes follow it"
+            )
+        if header.record_count != header.last_offset_delta + 1:
+            raise InvalidRecord(
+                f"a new batch of {header.last_offset_delta + 1} offsets has {header.record_count} records"
+            )
+        if leader_epoch < self.epochs.latest:
+            raise InvalidAppend(f"{self}: epoch {leader_epoch} follows epoch {self.epochs.latest}")
+        known = self.producers.check(header)
+        if isinstance(known, Duplicate):
+            return Appended(known.first_offset, known.last_offset + 1, True)
+        writable = memoryview(batch)
+        if writable.readonly:
+            writable = memoryview(bytearray(batch))
+        base_offset = self.end_offset
+        stamp(writable, base_offset, leader_epoch)
+        header = header._replace(base_offset=base_offset, leader_epoch=leader_epoch)
+        self._write(writable, [(0, header)], now_ms)
+        return Appended(base_offset, header.next_offset, False)
+
+    def append_as_follower(self, batches: Buffer, leader_epoch: Epoch, now_ms: int) -> None:
+        """Write a leader's batches as they are: all of them, or none when one does not continue this log."""
+        self._check_writable()
+        expected, epoch, at = self.end_offset, self.epochs.latest, 0
+        group: list[tuple[int, BatchHeader]] = []
+        while at < len(batches):
+            header = self._checked(batches, MAX_BATCH_BYTES, at)
+            if header.base_offset != expected or not epoch <= header.leader_epoch <= leader_epoch:
+                raise InvalidAppend(
+                    f"{self}: a batch at offset {header.base_offset} of epoch {header.leader_epoch} does not "
+                    f"continue offset {expected} of epoch {epoch} under leader epoch {leader_epoch}"
+                )
+            group.append((at, header))
+            expected, epoch = header.next_offset, header.leader_epoch
+            at += header.size
+        self._write(memoryview(batches), group, now_ms)
+
+    def _checked(self, batch: Buffer, max_bytes: int, at: int = 0) -> BatchHeader:
+        header = read_header(batch, at)
+        if header.size > max_bytes:
+            raise MessageTooLarge(
+                f"{self.directory.path}: a batch of {header.size} bytes, {max_bytes} is the most"
+            )
+        check_body(batch, header, at)
+        return header
+
+    def _write(self, batches: memoryview, group: list[tuple[int, BatchHeader]], now_ms: int) -> None:
+        """Write batches that may stand here, rolling to new segments where they must."""
+        first = 0
+        while first < len(group):
+            start = group[first][0]
+            segment = self._segments[-1]
+            if self._must_roll(segment, group[first][1]):
+                segment = self._roll()
+            last = first + 1
+            while (
+                last < len(group)
+                and segment.size + self._end(group[last]) - start <= self.config.segment_bytes
+            ):
+                last += 1
+            self._write_to(segment, batches[start : self._end(group[last - 1])], group[first:last], now_ms)
+            first = last
+
+    @staticmethod
+    def _end(entry: tuple[int, BatchHeader]) -> int:
+        return entry[0] + entry[1].length + 12
+
+    def _write_to(
+        self, segment: Segment, batches: memoryview, group: list[tuple[int, BatchHeader]], now_ms: int
+    ) -> None:
+        try:
+            segment.write(batches)
+        except OSError as error:
+            self._cut_back(segment, error)
+        start = group[0][0]
+        position = segment.size
+        try:
+            for at, header in group:
+                segment.enter(position + at - start, header)
+                self.epochs.assign(header.leader_epoch, header.base_offset)
+                self.producers.apply(header, now_ms)
+        except Exception as error:
+            # The batch is written and the end has moved: an offset is never used twice (KAFKA-7866).
+            self._refusal = StorageError(f"{self} went offline while noting a batch: {error!r}")
+            raise self._refusal from error
+
+    def _cut_back(self, segment: Segment, error: OSError) -> NoReturn:
+        """A write failed: remove what it left, refuse further ones until `probe` finds room."""
+        try:
+            segment.cut_back()
+        except OSError as worse:
+            self._keeper.halt(f"cut back a failed append to {segment!r}", worse)
+        self._refusal = _refusal(f"{self} could not be written: {error.strerror}", error)
+        raise self._refusal from error
+
+    def _check_writable(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal
+
+    def probe(self) -> bool:
+        """Whether appends are accepted (again): a disk that was full must have room for two segments."""
+        if (
+            isinstance(self._refusal, DiskFull)
+            and self.directory.free_space() >= 2 * self.config.segment_bytes
+        ):
+            self._refusal = None
+        return self._refusal is None
+
+    # ── rolling ───────────────────────────────────────────────────────────────────────────────────
+
+    def _must_roll(self, segment: Segment, header: BatchHeader) -> bool:
+        if not segment.size:
+            return False
+        if segment.size + header.size > self.config.segment_bytes:
+            return True
+        if header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
+            return True
+        if NO_TIMESTAMP in (segment.first_timestamp, header.max_timestamp):
+            return False
+        return header.max_timestamp - segment.first_timestamp > self.config.segment_ms
+
+    def _roll(self) -> Segment:
+        old = self._segments[-1]
+        new = Segment(
+            self.directory, old.next_offset, self._keeper.open_segments, self.config.index_interval_bytes
+        )
+        try:
+            old.seal()
+            new.create()
+        except OSError as error:
+            raise _refusal(f"{self} could not begin a segment: {error.strerror}", error) from error
+        self._segments.append(new)
+        self._unflushed.append(old)
+        self._snapshots.append((new.base_offset, self.producers.snapshot()))
+        self._names_changed = True
+        return new
+
+    # ── flushing ──────────────────────────────────────────────────────────────────────────────────
+
+    def begin_flush(self) -> Flush | None:
+        """What must be forced to the disk for all that is here now to be durable; None when all is.
+
+        `Flush.run` may run in a worker thread while appends go on; `end_flush` takes the result.
+        """
+        assert self._flushing is None, "one flush of a log at a time"
+        if self.durable_offset == self.end_offset and not self._names_changed and not self._snapshots:
+            return None
+        changes = self.epochs.changes
+        self._flushing = flush = Flush(
+            directory=self.directory,
+            upto=self.end_offset,
+            segments=(*self._unflushed, self._segments[-1]),
+            names=self._names_changed,
+            snapshots=tuple(self._snapshots),
+            epochs=self.epochs.entries if changes != self._epochs_saved else None,
+            changes=changes,
+            truncations=self._truncations,
+        )
+        flush.pin()
+        return flush
+
+    def end_flush(self, flush: Flush) -> None:
+        """The flush is over: move the durable offset to where the log ended when it began."""
+        assert flush is self._flushing
+        self._flushing = None
+        flush.unpin()
+        if flush.error is not None:
+            self._keeper.halt(f"flush {self}", flush.error)
+        if flush.truncations != self._truncations:
+            return  # what was flushed may be gone, and other bytes stand in its place
+        self.durable_offset = flush.upto
+        self._epochs_saved = flush.changes
+        self._unflushed = [segment for segment in self._unflushed if segment not in flush.segments]
+        self._snapshots = self._snapshots[len(flush.snapshots) :]
+        self._names_changed = self._segments[-1] is not flush.segments[-1]
+        self._check()
+
+    def flush(self) -> None:
+        """Make everything durable, here and now."""
+        flush = self.begin_flush()
+        if flush is not None:
+            flush.run()
+            self.end_flush(flush)
+
+    def close(self) -> None:
+        """Make everything durable, producer state at the end included, and close the files."""
+        producer_snapshots.save(self.directory, self.producers, self.end_offset)
+        producer_snapshots.remove_unneeded(
+            self.directory, [segment.base_offset for segment in self._segments]
+        )
+        self.flush()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close the files and nothing else."""
+        for segment in self._segments:
+            segment.close()
+
+    # ── reading ───────────────────────────────────────────────────────────────────────────────────
+
+    def read(self, offset: Offset, max_bytes: int, below: Offset | None = None) -> Slice:
+        """Whole batches from the one with `offset` on: at least one when there is one below `below`.
+
+        The first may begin before `offset`; at `end_offset` there is nothing, and that is no error.
+        """
+        if not self.log_start <= offset <= self.end_offset:
+            raise OffsetOutOfRange(f"{self} does not hold offset {offset}")
+        limit = self.end_offset if below is None else below
+        try:
+            for segment in self._segments[self._segment_of(offset) :]:
+                if segment.base_offset >= limit:
+                    break
+                if segment.next_offset > offset:
+                    return segment.read(offset, max_bytes, limit)
+        except OSError as error:
+            raise StorageError(f"{self} could not be read at offset {offset}: {error.strerror}") from error
+        return Slice(EMPTY, offset)
+
+    def _segment_of(self, offset: Offset) -> int:
+        return max(bisect_right(self._segments, offset, key=lambda segment: segment.base_offset) - 1, 0)
+
+    def offset_for_time(self, timestamp: int) -> OffsetAndTime | None:
+        """The first record, from log_start on, with that timestamp or a later one; None when there is none."""
+        return first_at_or_after(self._segments, timestamp, self.log_start)
+
+    # ── cutting ───────────────────────────────────────────────────────────────────────────────────
+
+    def truncate_to(self, offset: Offset, now_ms: int) -> None:
+        """Cut off everything at and behind `offset`, in an order that a crash may interrupt anywhere (1.11)."""
+        if offset >= self.end_offset:
+            return
+        assert offset >= self.log_start, (offset, self.log_start)
+        try:
+            offset = self._segments[self._segment_of(offset)].header_at(offset).base_offset
+            if offset < self.recovery_point:
+                self._keeper.lower_recovery_point(self, offset)
+                self.recovery_point = offset
+            self._truncations += 1
+            kept = self._segment_of(offset)
+            # Highest first: a crash leaves a prefix, never a gap.
+            while len(self._segments) - 1 > kept:
+                self._segments.pop().remove()
+            self._segments[-1].truncate(offset)
+            self._forget_behind(now_ms)
+        except OSError as error:
+            self._keeper.halt(f"truncate {self} to {offset}", error)
+
+    def _forget_behind(self, now_ms: int) -> None:
+        end = self.end_offset
+        self.epochs.truncate_from_end(end)
+        self.durable_offset = min(self.durable_offset, end)
+        self._unflushed = [segment for segment in self._unflushed if segment in self._segments]
+        self._snapshots = [(offset, content) for offset, content in self._snapshots if offset <= end]
+        self._names_changed = True
+        producer_snapshots.remove_above(self.directory, end)
+        replay = ProducerReplay(self.directory, self._segments, self.log_start, end)
+        for _ in replay.steps(now_ms):
+            pass
+        self.producers = replay.producers
+        self._check()
+
+    def truncate_fully_and_start_at(self, offset: Offset) -> None:
+        """Forget everything and begin again, empty, at `offset`: nothing here is of use (1.11)."""
+        try:
+            self._keeper.lower_recovery_point(self, 0)
+            self.recovery_point = 0
+            self._truncations += 1
+            while self._segments:
+                self._segments.pop().remove()
+            producer_snapshots.remove_above(self.directory, -1)
+            segment = Segment(
+                self.directory, offset, self._keeper.open_segments, self.config.index_interval_bytes
+            )
+            segment.create()
+            self.directory.flush()
+        except OSError as error:
+            self._keeper.halt(f"empty {self}", error)
+        self._segments = [segment]
+        self.epochs.truncate_from_end(0)
+        self.producers = Producers()
+        self.log_start = self.durable_offset = offset
+        self._unflushed, self._snapshots, self._names_changed = [], [], True
+        self._check()
+
+    def raise_log_start(self, offset: Offset) -> None:
+        """Readers now begin at `offset`; what lies below may be deleted."""
+        assert offset <= self.end_offset, (offset, self.end_offset)
+        if offset > self.log_start:
+            self.log_start = offset
+            self.epochs.truncate_from_start(offset, self.end_offset)
+
+    def _check(self) -> None:
+        assert self.recovery_point <= self.durable_offset <= self.end_offset, self
+        assert self.log_start <= self.end_offset, self
+
+
+class ProducerReplay:
+    """Producer state as of an offset: the newest snapshot, and the batches from there on; never guessed."""
+
+    def __init__(self, directory: Directory, segments: list[Segment], log_start: Offset, end: Offset) -> None:
+        loaded = producer_snapshots.load_at(directory, end, log_start)
+        self.producers = loaded.producers
+        self.problems = loaded.problems
+        self._from = loaded.offset
+        self._segments = segments
+
+    def steps(self, now_ms: int) -> Iterator[None]:
+        """Replay; yields now and then, so that an event loop can breathe."""
+        for segment in self._segments:
+            if segment.next_offset > self._from:
+                start = segment.position_of(self._from)
+                for count, (_, header) in enumerate(segment.headers_from(start)):
+                    self.producers.apply(header, now_ms)
+                    if count % 256 == 0:
+                        yield
+
+
+def _refusal(message: str, error: OSError) -> TidelogError:
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return DiskFull(message) if full else StorageError(message)

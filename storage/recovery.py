@@ -1,0 +1,302 @@
+"""Open a log: after a clean stop by believing it, after any other by checking what was not yet durable.
+
+    below the recovery point      was flushed: heads are walked where an index does not reach, bodies are not read
+    at and above it               every batch is verified, written again and flushed; the first that is not
+                                  whole ends the log (a torn tail), and what lies behind it is removed
+
+What it keeps true (replication/01-disk, 1.13; I-30, I-31, I-34 to I-36):
+
+* What comes out is a prefix of what was written, with everything in it that was ever reported as durable.
+* Bytes are not trusted because they can be read: a flush that failed in an earlier life leaves pages that
+  look right and are not on the disk, so what is kept is written once more and flushed (fsyncgate).
+* Damage below the recovery point is reported (`Findings.damage`), never cut off in silence: the bytes are set
+  aside beside the log (`.corrupt`), and the prefix in front of them is kept.
+* A file from a newer tidelog stops the opening (`UnsupportedFormat`) before anything is changed.
+
+Opening goes in steps, so that an event loop can breathe between two of them.
+"""
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from tidelog.protocol.errors import CorruptCheckpoint, DamagedLog
+from tidelog.protocol.types import NO_EPOCH, Epoch, Offset
+from tidelog.storage import producer_snapshots
+from tidelog.storage.checkpoints import read_leader_epochs
+from tidelog.storage.config import LogConfig
+from tidelog.storage.epochs import LeaderEpochs
+from tidelog.storage.files import TEMPORARY, Directory
+from tidelog.storage.log import Contents, Keeper, Log, ProducerReplay
+from tidelog.storage.scan import SLICE, Scan
+from tidelog.storage.segment import INDEX, LOG, TIME_INDEX, Segment
+
+SET_ASIDE: Final = ".corrupt"
+"""The ending of bytes that recovery took out of a log and kept for the operator."""
+_LEFTOVERS: Final = (TEMPORARY, ".part", ".deleted")
+
+
+@dataclass(slots=True)
+class Findings:
+    """What opening a log brought to light."""
+
+    verified_bytes: int = 0
+    """Bytes at and above the recovery point that were checked and written again."""
+    torn_bytes: int = 0
+    """Bytes behind the last whole batch, never reported as durable, removed."""
+    damage: list[str] = field(default_factory=list)
+    """What was reported as durable and is not what it was: this replica has lost committed records."""
+    problems: list[str] = field(default_factory=list)
+    """Caches and checkpoints that could not be read and were made anew: nothing is lost."""
+
+
+def _bases(directory: Directory) -> list[Offset]:
+    """The base offsets of the segments that there are, lowest first."""
+    stems = (name.removesuffix(LOG) for name in directory.names() if name.endswith(LOG))
+    return sorted(int(stem) for stem in stems if len(stem) == 20 and stem.isdecimal())
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpointed:
+    """What the data directory's checkpoints say of one log."""
+
+    recovery_point: Offset = 0
+    log_start: Offset | None = None
+    clean: bool = False
+    """The last stop was clean: everything is durable and in order."""
+
+
+class Opening:
+    """Opens one log: run `steps` to the end, then take `log` and `findings`."""
+
+    def __init__(self, directory: Directory, config: LogConfig, keeper: Keeper, said: Checkpointed) -> None:
+        self.findings = Findings()
+        self._directory = directory
+        self._config = config
+        self._keeper = keeper
+        self._said = said
+        self._segments: list[Segment] = []
+        self._verified_from: Offset | None = None
+        self._verified_epochs: list[tuple[Epoch, Offset]] = []
+        self._epoch_below: Epoch = NO_EPOCH
+        self._log: Log | None = None
+
+    @property
+    def log(self) -> Log:
+        """The log, once the steps are done."""
+        assert self._log is not None
+        return self._log
+
+    def steps(self, now_ms: int) -> Iterator[None]:
+        """Open the log; yields now and then."""
+        self._remove_leftovers()
+        found = [self._segment(base) for base in _bases(self._directory)]
+        yield from self._take(found)
+        if not self._segments:
+            self._begin_at(self._said.log_start or 0)
+        if self._verified_from is None:
+            self._epoch_below = self._last_epoch()
+        log_start = self._log_start(found)
+        end = self._segments[-1].next_offset
+        if end < self._said.recovery_point:
+            self._damage(f"it ends at offset {end}, below its recovery point {self._said.recovery_point}")
+        epochs, saved = yield from self._epochs(log_start, end)
+        producer_snapshots.remove_above(self._directory, end)
+        replay = ProducerReplay(self._directory, self._segments, log_start, end)
+        yield from replay.steps(now_ms)
+        self.findings.problems.extend(str(problem) for problem in replay.problems)
+        contents = Contents(self._segments, epochs, replay.producers, log_start, saved)
+        self._log = Log(self._directory, self._config, self._keeper, contents)
+
+    def _last_epoch(self) -> Epoch:
+        """The epoch of the last batch that was taken."""
+        return next((segment.last_epoch for segment in reversed(self._segments) if segment.size), NO_EPOCH)
+
+    def _segment(self, base: Offset) -> Segment:
+        interval = self._config.index_interval_bytes
+        return Segment(self._directory, base, self._keeper.open_segments, interval)
+
+    def _begin_at(self, offset: Offset) -> None:
+        segment = self._segment(offset)
+        segment.create()
+        self._directory.flush()
+        self._segments = [segment]
+
+    def _damage(self, what: str) -> None:
+        self.findings.damage.append(f"{self._directory.path}: {what}")
+
+    def _remove_leftovers(self) -> None:
+        """What a crash left half-made, and indexes whose log is gone."""
+        names = set(self._directory.names())
+        for name in sorted(names):
+            orphan = name.endswith((INDEX, TIME_INDEX)) and name.rpartition(".")[0] + LOG not in names
+            if orphan or name.endswith(_LEFTOVERS):
+                self._directory.remove(name)
+
+    # ── the segments ──────────────────────────────────────────────────────────────────────────────
+
+    def _take(self, found: list[Segment]) -> Iterator[None]:
+        """Take the segments one after the other, up to the first that does not continue the log."""
+        for place, segment in enumerate(found):
+            if self._segments and segment.base_offset != self._segments[-1].next_offset:
+                self._part_with(found[place:])
+                return
+            self._segments.append(segment)
+            durable = place + 1 < len(found) and found[place + 1].base_offset <= self._said.recovery_point
+            try:
+                if durable or self._said.clean:
+                    size = self._directory.size_of(segment.name)
+                    for _ in segment.resume(size, size):
+                        yield
+                    segment.check_last()
+                    continue
+                yield from self._resume_to_recovery_point(segment)
+            except DamagedLog as damage:
+                self._damage(str(damage))
+                self._set_aside_tail(segment)
+                self._set_aside(found[place + 1 :])
+                return
+            yield from self._verify(segment)
+            if segment.size < segment.file().size():
+                self._cut(segment, found[place + 1 :])
+                return
+
+    def _part_with(self, later: list[Segment]) -> None:
+        """Segments that do not continue the log: the tail before them was torn, or a durable segment is lost."""
+        last = self._segments[-1]
+        if last.next_offset >= self._said.recovery_point and not self._said.clean:
+            self._cut(last, later)
+            return
+        self._damage(f"{later[0].name} follows offset {last.next_offset}: a segment is missing between them")
+        self._set_aside(later)
+
+    def _resume_to_recovery_point(self, segment: Segment) -> Iterator[None]:
+        """Enter what was durable: by index, then by the heads of the batches."""
+        said, size = self._said.recovery_point, self._directory.size_of(segment.name)
+        for _ in segment.resume_below(said, size):
+            yield
+        segment.check_last()
+        if segment.base_offset < said < segment.next_offset:
+            raise DamagedLog(
+                f"{segment.name}: the recovery point {said} lies within the batch that ends at {segment.next_offset}"
+            )
+
+    def _verify(self, segment: Segment) -> Iterator[None]:
+        """Check what was not durable, batch by batch, and write it again: reading it back proves nothing."""
+        file, start = segment.file(), segment.size
+        scan = Scan(file, start, file.size(), bodies=True)
+        breath = start + SLICE
+        epoch = self._last_epoch()
+        if self._verified_from is None:
+            self._verified_from, self._epoch_below = segment.next_offset, epoch
+        for position, header, batch in scan:
+            if header.base_offset != segment.next_offset or header.leader_epoch < epoch:
+                break
+            file.write_at(position, batch)
+            segment.enter(position, header)
+            if header.leader_epoch > epoch or not self._verified_epochs:
+                epoch = header.leader_epoch
+                self._verified_epochs.append((epoch, header.base_offset))
+            if position >= breath:
+                breath = position + SLICE
+                yield
+        self.findings.verified_bytes += segment.size - start
+        self._flushed(segment)
+
+    def _flushed(self, segment: Segment) -> None:
+        try:
+            segment.file().flush()
+            self._directory.flush()
+        except OSError as error:
+            self._keeper.halt(f"flush {segment!r} after checking it", error)
+
+    def _cut(self, segment: Segment, later: list[Segment]) -> None:
+        """Remove a torn tail and whatever begins behind it, highest first."""
+        for beyond in reversed(later):
+            self.findings.torn_bytes += self._directory.size_of(beyond.name)
+            beyond.remove()
+        self.findings.torn_bytes += segment.file().size() - segment.size
+        segment.file().truncate(segment.size)
+        self._flushed(segment)
+
+    def _set_aside_tail(self, segment: Segment) -> None:
+        """Keep a segment up to its last whole batch; the bytes behind it go into a file of their own."""
+        file = segment.file()
+        end = file.size()
+        kept = self._directory.open(self._free_name(segment.name), create=True)
+        try:
+            for at in range(segment.size, end, SLICE):
+                kept.write_at(at - segment.size, file.read_at(at, min(SLICE, end - at)))
+            kept.truncate(end - segment.size)
+            kept.flush()
+            self._directory.flush()
+        finally:
+            kept.close()
+        segment.forget_indexes()
+        file.truncate(segment.size)
+        self._flushed(segment)
+        for _ in segment.resume(segment.size, segment.size):
+            pass
+
+    def _free_name(self, name: str) -> str:
+        """A name to set `name` aside under, that nothing from an earlier life has."""
+        taken, free, count = self._directory.names(), name + SET_ASIDE, 1
+        while free in taken:
+            count += 1
+            free = f"{name}{SET_ASIDE}.{count}"
+        return free
+
+    def _set_aside(self, segments: list[Segment]) -> None:
+        for segment in reversed(segments):
+            segment.close()
+            self._directory.rename(segment.name, self._free_name(segment.name))
+        self._directory.flush()
+
+    # ── what goes with them ───────────────────────────────────────────────────────────────────────
+
+    def _log_start(self, found: list[Segment]) -> Offset:
+        said, first, end = self._said.log_start, self._segments[0].base_offset, self._segments[-1].next_offset
+        if said is None:
+            return first
+        if said > end:
+            self._damage(f"it ends at offset {end}, below its start {said}")
+            self._set_aside(self._segments)
+            self._begin_at(said)
+            return said
+        if said < first and self._said.clean and found:
+            self._damage(f"it begins at offset {first}, above its start {said}")
+        return max(said, first)
+
+    def _epochs(self, log_start: Offset, end: Offset) -> Generator[None, None, tuple[LeaderEpochs, bool]]:
+        """The leader epochs as the file says, where the batches bear it out; else from all batches.
+
+        The file must know every epoch that begins below the recovery point; later ones come from the
+        batches that were verified.
+        """
+        entries, problem = read_leader_epochs(self._directory)
+        epochs = LeaderEpochs(entries or ())
+        epochs.truncate_from_end(end if self._verified_from is None else self._verified_from)
+        if problem is None and epochs.latest != self._epoch_below:
+            problem = CorruptCheckpoint(
+                f"{self._directory.path}/leader-epoch-checkpoint ends with epoch {epochs.latest}, "
+                f"the durable batches with {self._epoch_below}"
+            )
+        if self._epoch_below == NO_EPOCH:
+            problem = None  # nothing was durable, so the file has nothing to know yet
+        if problem is not None:
+            self.findings.problems.append(str(problem))
+            epochs = yield from self._epochs_of_all_batches()
+        else:
+            for epoch, offset in self._verified_epochs:
+                epochs.assign(epoch, offset)
+        epochs.truncate_from_start(log_start, end)
+        return epochs, epochs.entries == entries
+
+    def _epochs_of_all_batches(self) -> Generator[None, None, LeaderEpochs]:
+        epochs = LeaderEpochs()
+        for segment in self._segments:
+            for count, (_, header) in enumerate(segment.headers_from(0)):
+                epochs.assign(header.leader_epoch, header.base_offset)
+                if count % 256 == 0:
+                    yield
+        return epochs

@@ -1,0 +1,418 @@
+"""One file of batches, and the two indexes that lead into it.
+
+A segment is named by its base offset. It knows how far it is written (`size`, `next_offset`) and the
+largest timestamp in it; batches in it follow one another without a byte between them. What it keeps true:
+
+* Every batch that is handed out was read from the disk and matches its checksum: damage is reported
+  (`DamagedLog`), never served.
+* Indexes lag behind the batches, and are rebuilt from them wherever they do not reach (`index`).
+* The file may be closed between any two calls, and the indexes forgotten: `OpenSegments` bounds both.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from tidelog.protocol.batch import HEADER_SIZE, BatchHeader, check_body, read_header
+from tidelog.protocol.errors import CorruptMessage, DamagedLog
+from tidelog.protocol.types import NO_EPOCH, NO_TIMESTAMP, Buffer, Offset
+from tidelog.storage.files import Directory, File
+from tidelog.storage.index import OFFSETS, TIMES, SparseIndex
+from tidelog.storage.open_segments import OpenSegments
+from tidelog.storage.scan import SLICE, Scan
+
+LOG: Final = ".log"
+INDEX: Final = ".index"
+TIME_INDEX: Final = ".timeindex"
+MAX_RELATIVE_OFFSET: Final = 2**31 - 1
+_CURSORS: Final = 16
+_LOOKUP_BYTES: Final = 16 << 10
+
+
+def segment_name(offset: Offset, ending: str = LOG) -> str:
+    """`00000000000000000042.log`."""
+    return f"{offset:020d}{ending}"
+
+
+class Slice(NamedTuple):
+    """Whole, verified batches, one behind the other, and the offset behind the last of them."""
+
+    data: memoryview
+    next_offset: Offset
+
+
+class Segment:
+    """The batches from `base_offset` up to `next_offset`, in the first `size` bytes of the file."""
+
+    __slots__ = (
+        "_cursors",
+        "_directory",
+        "_file",
+        "_indexes",
+        "_interval",
+        "_last_at",
+        "_open",
+        "_since_entry",
+        "base_offset",
+        "first_timestamp",
+        "last_epoch",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "next_offset",
+        "pins",
+        "size",
+    )
+
+    def __init__(self, directory: Directory, base_offset: Offset, open_segments: OpenSegments, interval: int):
+        self._directory = directory
+        self._open = open_segments
+        self._interval = interval
+        self._file: File | None = None
+        self._indexes: tuple[SparseIndex, SparseIndex] | None = None
+        self.base_offset = base_offset
+        self.pins = 0
+        self._rewind_to_start()
+
+    @property
+    def name(self) -> str:
+        """The name of the file with the batches."""
+        return segment_name(self.base_offset)
+
+    def __repr__(self) -> str:
+        return f"<segment {self._directory.path}/{self.name} to {self.next_offset}>"
+
+    # ── what may be taken away between two calls ──────────────────────────────────────────────────
+
+    def create(self) -> None:
+        """Make the file of a new, empty segment; what an earlier life left under its names goes."""
+        self._remove_index_files()
+        self._file = self._directory.open(self.name, create=True)
+        self._file.truncate(0)
+        self._indexes = SparseIndex(OFFSETS), SparseIndex(TIMES)
+        self._open.use(self)
+
+    def file(self) -> File:
+        """The open file."""
+        self._open.use(self)
+        if self._file is None:
+            self._file = self._directory.open(self.name)
+        return self._file
+
+    def indexes(self) -> tuple[SparseIndex, SparseIndex]:
+        """The offset and the time index, reaching to the end of the segment."""
+        self._open.use(self)
+        if self._indexes is None:
+            for _ in self.resume(self.size, self.size):
+                pass
+        assert self._indexes is not None
+        return self._indexes
+
+    @property
+    def index_memory(self) -> int:
+        """Bytes that the loaded indexes take."""
+        return self._indexes[0].memory + self._indexes[1].memory if self._indexes else 0
+
+    def let_go(self) -> None:
+        """Close the file and forget the indexes; the next use brings them back."""
+        self.save_indexes()
+        self._indexes = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def close(self) -> None:
+        """Let go for good."""
+        self._open.forget(self)
+        self.let_go()
+
+    def remove(self) -> None:
+        """Remove the files, the indexes first: a log without an index is whole, an index without a log is not."""
+        self.forget_indexes()
+        self.close()
+        self._directory.remove(self.name)
+
+    def save_indexes(self) -> None:
+        """Write what is new in the indexes to their files."""
+        if self._indexes is None:
+            return
+        for index, ending in zip(self._indexes, (INDEX, TIME_INDEX), strict=True):
+            try:
+                index.save(self._directory, segment_name(self.base_offset, ending), self.size)
+            except OSError:
+                return  # a cache that cannot be saved (the disk may be full) is rebuilt when it is missed
+
+    def forget_indexes(self) -> None:
+        """Remove the index files; the next use makes them anew from the batches."""
+        self._indexes = None
+        self._remove_index_files()
+
+    def _remove_index_files(self) -> None:
+        for ending in (INDEX, TIME_INDEX):
+            if self._directory.exists(segment_name(self.base_offset, ending)):
+                self._directory.remove(segment_name(self.base_offset, ending))
+
+    # ── coming back to what the file holds ────────────────────────────────────────────────────────
+
+    def resume(self, trusted: int, end: int) -> Iterator[int]:
+        """Learn the file's first `end` bytes again, believing the index files for the first `trusted`.
+
+        Walks the batches behind the last index entry, without their bodies; yields now and then, so that
+        an event loop can breathe. Raises `DamagedLog` where a batch's head is not what was written.
+        """
+        self._load_indexes(trusted)
+        self._rewind_to_last_entry()
+        yield from self.walk(end)
+
+    def resume_below(self, offset: Offset, end: int) -> Iterator[int]:
+        """Learn the batches below `offset`, the first that was not durable, among the file's first `end` bytes.
+
+        The index files go: what they say of later batches may be of batches that a loss of power undid.
+        """
+        offsets, times = self._load_indexes(end)
+        self._remove_index_files()
+        self._keep_entries(offsets, times, bisect_left(offsets.keys, offset - self.base_offset))
+        yield from self.walk(end, offset)
+
+    def _load_indexes(self, trusted: int) -> tuple[SparseIndex, SparseIndex]:
+        names = segment_name(self.base_offset, INDEX), segment_name(self.base_offset, TIME_INDEX)
+        offsets = SparseIndex.load(OFFSETS, self._directory, names[0], trusted)
+        times = SparseIndex.load(TIMES, self._directory, names[1], trusted)
+        if offsets.covered != times.covered or not self._borne_out(offsets):
+            offsets, times = SparseIndex(OFFSETS), SparseIndex(TIMES)
+        self._indexes = offsets, times
+        return offsets, times
+
+    def _keep_entries(self, offsets: SparseIndex, times: SparseIndex, entries: int) -> None:
+        """Keep the first entries, and be as when the last of them had just been made."""
+        offsets.keep(entries)
+        times.keep(bisect_right(times.values, offsets.keys[-1]) if entries else 0)
+        self._rewind_to_last_entry()
+
+    def walk(self, end: int, below: Offset | None = None) -> Iterator[int]:
+        """Enter the batches from `size` up to the byte `end`, or up to the first at or behind `below`."""
+        if below is not None and self.next_offset >= below:
+            return
+        scan = Scan(self.file(), self.size, end, bodies=False)
+        breath = self.size + SLICE
+        for position, header, _ in scan:
+            if header.base_offset != self.next_offset:
+                self.check_last()  # of the two, it may be the one that is not what it was
+                raise self._damaged(position, _out_of_place(header, self.next_offset))
+            self.enter(position, header)
+            if below is not None and self.next_offset >= below:
+                return
+            if position >= breath:
+                breath = position + SLICE
+                yield position
+        if scan.problem is not None:
+            raise self._damaged(scan.position, scan.problem)
+
+    def check_last(self) -> None:
+        """Verify the last batch: where the log ends rests on it, and its head does not say how far it goes.
+
+        Raises `DamagedLog`; the segment then ends before it.
+        """
+        if self.size:
+            try:
+                self._batch_at(self._last_at, self._header(self._last_at))
+            except DamagedLog:
+                self.size, self.next_offset = self._last_at, self._header(self._last_at).base_offset
+                raise
+
+    def _borne_out(self, offsets: SparseIndex) -> bool:
+        """Whether the batch at the last entry's position has exactly that last offset."""
+        if not len(offsets):
+            return True
+        try:
+            header = read_header(self.file().read_at(offsets.values[-1], HEADER_SIZE))
+        except CorruptMessage:
+            return False
+        return header.last_offset == self.base_offset + offsets.keys[-1]
+
+    def _rewind_to_start(self) -> None:
+        self._cursors: dict[Offset, int] = {}
+        self._since_entry = 0
+        self._last_at = 0
+        self.size: int = 0
+        self.next_offset = self.max_timestamp_offset = self.base_offset
+        self.first_timestamp = self.max_timestamp = NO_TIMESTAMP
+        self.last_epoch = NO_EPOCH
+
+    def _rewind_to_last_entry(self) -> None:
+        """Be as when the last index entry had just been made."""
+        assert self._indexes is not None
+        offsets, times = self._indexes
+        self._rewind_to_start()
+        if not len(offsets):
+            return
+        self.first_timestamp = self._header(0).max_timestamp
+        header = self._header(offsets.values[-1])
+        self._last_at = offsets.values[-1]
+        self.size = self._last_at + header.size
+        self.next_offset = header.next_offset
+        self.last_epoch = header.leader_epoch
+        if len(times):
+            self.max_timestamp, self.max_timestamp_offset = (
+                times.keys[-1],
+                self.base_offset + times.values[-1],
+            )
+
+    def _damaged(self, position: int, problem: CorruptMessage) -> DamagedLog:
+        return DamagedLog(f"{self._directory.path}/{self.name} at byte {position} of {self.size}: {problem}")
+
+    # ── writing ───────────────────────────────────────────────────────────────────────────────────
+
+    def write(self, batches: Buffer) -> None:
+        """Write bytes behind the last batch. Nothing here changes until they are entered."""
+        self.file().write_at(self.size, batches)
+
+    def cut_back(self) -> None:
+        """Remove what a failed write may have left behind the last batch."""
+        self.file().truncate(self.size)
+
+    def enter(self, position: int, header: BatchHeader) -> None:
+        """Take note of a batch that stands in the file at that position."""
+        last = header.base_offset + header.last_offset_delta
+        size = header.length + 12
+        if self.first_timestamp == NO_TIMESTAMP:
+            self.first_timestamp = header.max_timestamp
+        if header.max_timestamp > self.max_timestamp:
+            self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, last
+        self._last_at = position
+        self.size = position + size
+        self.next_offset = last + 1
+        self.last_epoch = header.leader_epoch
+        self._since_entry += size
+        if self._since_entry > self._interval:
+            if self._indexes is None:
+                self._load_indexes_up_to(position)
+            assert self._indexes is not None
+            self._indexes[0].add(last - self.base_offset, position)
+            self._enter_time(self._indexes[1])
+            self._since_entry = 0
+
+    def _load_indexes_up_to(self, position: int) -> None:
+        """Bring the indexes back while a batch is being entered behind `position`."""
+        entered = self.size, self.next_offset, self.max_timestamp, self.max_timestamp_offset
+        for _ in self.resume(position, position):
+            pass
+        self.size, self.next_offset, self.max_timestamp, self.max_timestamp_offset = entered
+
+    def _enter_time(self, times: SparseIndex) -> None:
+        relative = self.max_timestamp_offset - self.base_offset
+        if self.max_timestamp != NO_TIMESTAMP and (not len(times) or relative > times.values[-1]):
+            times.add(self.max_timestamp, relative)
+
+    def seal(self) -> None:
+        """No batch will follow: the largest timestamp gets its entry, the indexes their files."""
+        self._enter_time(self.indexes()[1])
+        self.save_indexes()
+
+    def truncate(self, offset: Offset) -> None:
+        """Cut off the batch with that offset and all behind it.
+
+        The index files go first, and durably: one from before the cut must never be believed of a log
+        that has since grown in another way.
+        """
+        position = self.position_of(offset)
+        offsets, times = self.indexes()
+        self._remove_index_files()
+        self._directory.flush()
+        self.file().truncate(position)
+        self._keep_entries(offsets, times, bisect_left(offsets.values, position))
+        for _ in self.walk(position):
+            pass
+
+    # ── reading ───────────────────────────────────────────────────────────────────────────────────
+
+    def position_of(self, offset: Offset) -> int:
+        """Where the batch with that offset begins, or the first behind it; `size` when there is none."""
+        if offset >= self.next_offset:
+            return self.size
+        if offset <= self.base_offset:
+            return 0
+        known = self._cursors.get(offset)
+        if known is not None:
+            return known
+        offsets, _ = self.indexes()
+        entry = offsets.floor(offset - self.base_offset)
+        start = offsets.values[entry] if entry >= 0 else 0
+        scan = Scan(self.file(), start, self.size, bodies=False, slice_bytes=_LOOKUP_BYTES)
+        before: tuple[int, BatchHeader] | None = None
+        for position, header, _ in scan:
+            if header.last_offset >= offset:
+                if header.base_offset > offset and before is not None:
+                    self._batch_at(*before)  # nobody has the offset: the batch before must not be lying
+                return position
+            before = position, header
+        raise self._damaged(scan.position, scan.problem or CorruptMessage(f"offset {offset} is missing"))
+
+    def header_at(self, offset: Offset) -> BatchHeader:
+        """The header of the batch that has that offset, which must be here."""
+        return self._header(self.position_of(offset))
+
+    def _header(self, position: int) -> BatchHeader:
+        try:
+            return read_header(self.file().read_at(position, HEADER_SIZE))
+        except CorruptMessage as problem:
+            raise self._damaged(position, problem) from None
+
+    def read(self, offset: Offset, max_bytes: int, below: Offset) -> Slice:
+        """Whole batches from the one with `offset` on, all below `below`: one at least, `max_bytes` at most."""
+        position = self.position_of(offset)
+        data = memoryview(
+            self.file().read_at(position, min(max(max_bytes, HEADER_SIZE), self.size - position))
+        )
+        end, next_offset = 0, offset
+        try:
+            while end + HEADER_SIZE <= len(data):
+                header = read_header(data, end)
+                size = header.length + 12
+                if end + size > len(data):
+                    if end:
+                        break
+                    data = memoryview(self.file().read_at(position, min(size, self.size - position)))
+                check_body(data, header, end)
+                if header.base_offset + header.last_offset_delta >= below:
+                    break
+                end += size
+                next_offset = header.base_offset + header.last_offset_delta + 1
+        except CorruptMessage as problem:
+            raise self._damaged(position + end, problem) from None
+        if end:
+            if len(self._cursors) >= _CURSORS:
+                self._cursors.clear()
+            self._cursors[next_offset] = position + end
+        return Slice(data[:end], next_offset)
+
+    def batches_from_time(self, timestamp: int) -> Iterator[memoryview]:
+        """The batches, in order, that may hold records of that time or later: those whose largest is."""
+        _, times = self.indexes()
+        before = bisect_left(times.keys, timestamp) - 1
+        start = self.position_of(self.base_offset + times.values[before] + 1) if before >= 0 else 0
+        scan = Scan(self.file(), start, self.size, bodies=False)
+        for position, header, _ in scan:
+            if header.max_timestamp >= timestamp:
+                yield self._batch_at(position, header)
+        if scan.problem is not None:
+            raise self._damaged(scan.position, scan.problem)
+
+    def _batch_at(self, position: int, header: BatchHeader) -> memoryview:
+        batch = memoryview(self.file().read_at(position, header.size))
+        try:
+            check_body(batch, header)
+        except CorruptMessage as problem:
+            raise self._damaged(position, problem) from None
+        return batch
+
+    def headers_from(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
+        """The position and header of each batch from that byte on."""
+        scan = Scan(self.file(), position, self.size, bodies=False)
+        for at, header, _ in scan:
+            yield at, header
+        if scan.problem is not None:
+            raise self._damaged(scan.position, scan.problem)
+
+
+def _out_of_place(header: BatchHeader, expected: Offset) -> CorruptMessage:
+    return CorruptMessage(f"a batch at offset {header.base_offset} stands where offset {expected} belongs")

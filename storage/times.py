@@ -1,0 +1,31 @@
+"""Find a record by its time: by segment, by time index, by batch, and at last among a batch's own records."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from tidelog.protocol.records import decode
+from tidelog.protocol.types import Offset
+from tidelog.storage.segment import Segment
+
+
+class OffsetAndTime(NamedTuple):
+    """A record's offset and its timestamp."""
+
+    offset: Offset
+    timestamp_ms: int
+
+
+def first_at_or_after(segments: Iterable[Segment], timestamp: int, log_start: Offset) -> OffsetAndTime | None:
+    """The first record at or behind `log_start` with that timestamp or a later one.
+
+    Timestamps may be out of order, so the nearest index entry is where the search begins, not its answer.
+    """
+    for segment in segments:
+        if segment.max_timestamp < timestamp or segment.next_offset <= log_start:
+            continue
+        for batch in segment.batches_from_time(timestamp):
+            columns = decode(batch)
+            for offset, at in zip(columns.offsets, columns.timestamps, strict=True):
+                if at >= timestamp and offset >= log_start:
+                    return OffsetAndTime(offset, at)
+    return None
