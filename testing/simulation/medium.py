@@ -7,7 +7,9 @@ What it keeps true (replication/07-simulation, 7.4; docs/adr/0040):
   whole medium, in order.
 * What was flushed is on the medium. Of the rest a power cut keeps a prefix: per file of its writes, the next one
   torn; for names a prefix of the journal. A write may touch a page, a sector or a byte, a truncation all or nothing.
-* A flush that failed has written some pages and forgotten the others: they look clean, and are read until the power goes.
+* A flush that failed has written some pages and forgotten the others: they look clean, and are read until the power
+  goes. Names are metadata, which a recovering process can only flush and not rewrite: they stay in the journal, but no
+  flush in the same life brings them further.
 """
 
 import errno
@@ -175,6 +177,7 @@ class Medium:
         self.journal: list[tuple[StoredDirectory, Changes]] = []
         self.capacity = capacity
         self.used = 0
+        self._deaf: dict[StoredDirectory, None] = {}
 
     def at(self, path: str, *, stored: bool = False) -> Node:
         """What has that path, visibly or on the medium."""
@@ -251,17 +254,20 @@ class Medium:
 
     def flush(self, directory: StoredDirectory) -> None:
         """Bring the names of one directory to the medium. A new directory is a name of the one above."""
+        if directory in self._deaf:
+            return
         for owner, changes in self.journal:
             if owner is directory:
                 _apply_names(owner, changes)
-        self._forget(directory)
+        self.journal = [entry for entry in self.journal if entry[0] is not directory]
 
     def flush_in_vain(self, directory: StoredDirectory) -> None:
-        """The changes look flushed and never reach the medium."""
-        self._forget(directory)
+        """No flush of this directory has an effect in this life, although the next ones succeed."""
+        self._deaf[directory] = None
 
     def kill(self) -> None:
         """All that is visible stays; nobody has anything open any more."""
+        self._deaf.clear()
         for file in self.files():
             file.handles = 0
         self._count()
@@ -271,28 +277,24 @@ class Medium:
         for owner, changes in self.journal[: rng.randint(0, len(self.journal))]:
             _apply_names(owner, changes)
         self.journal.clear()
+        self._deaf.clear()
         for directory in _walk(self.root, stored=True):
-            directory.names = 0
             directory.entries = dict(directory.medium)
+            for node in directory.entries.values():
+                node.names = 1
         for file in self.files():
-            file.names = 0
             file.handles = 0
             if by_page:
                 file.lose_power_by_page(rng)
             else:
                 file.lose_power(rng)
-        for directory in _walk(self.root):
-            for node in directory.entries.values():
-                node.names += 1
         self._count()
 
     def files(self) -> Iterator[StoredFile]:
-        """Every file that has a visible name, once."""
-        seen: dict[StoredFile, None] = {}
+        """Every file that has a visible name. None has two: a rename is one change, kept or lost as one."""
         for directory in _walk(self.root):
             for node in directory.entries.values():
-                if isinstance(node, StoredFile) and node not in seen:
-                    seen[node] = None
+                if isinstance(node, StoredFile):
                     yield node
 
     def _reclaim(self, node: Node) -> None:
@@ -301,9 +303,6 @@ class Medium:
 
     def _count(self) -> None:
         self.used = sum(len(file.visible) for file in self.files())
-
-    def _forget(self, directory: StoredDirectory) -> None:
-        self.journal = [entry for entry in self.journal if entry[0] is not directory]
 
 
 def parts(path: str) -> list[str]:
