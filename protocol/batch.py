@@ -156,7 +156,7 @@ def stamp(buffer: bytearray | memoryview, base_offset: Offset, leader_epoch: Epo
     pack_into(">I", buffer, at + _HEAD_CRC_AT, crc32c(head))
 
 
-def build(
+def build(  # noqa: PLR0913 -- the fields of the header, each by its name
     payload: Buffer,
     *,
     last_offset_delta: int,

@@ -138,7 +138,7 @@ class Columns:
         ]
 
 
-def encode(
+def encode(  # noqa: PLR0913 -- the columns of a batch and the fields of its header, each by its name
     values: Sequence[bytes | None],
     keys: Sequence[bytes | None] | None = None,
     timestamps: Sequence[int] | None = None,
