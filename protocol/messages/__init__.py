@@ -5,17 +5,56 @@ has its sentence, from which docs/PROTOCOL.md is made. To add a message: a class
 a line in `registry`, and `scripts/docs`.
 """
 
-from tidelog.protocol.messages.attachment import split_attachment
-from tidelog.protocol.messages.connection import Hello, Refused, Welcome
+from tidelog.protocol.messages.attachment import (
+    split_attachment,
+)
+from tidelog.protocol.messages.connection import (
+    Hello,
+    Refused,
+    Welcome,
+)
 from tidelog.protocol.messages.fetch import (
+    NO_SESSION,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
     AbortedTransaction,
     Fetch,
     FetchReply,
     PartitionFetch,
     PartitionFetched,
 )
-from tidelog.protocol.messages.heads import decode_reply, decode_request, encode_head
+from tidelog.protocol.messages.heads import (
+    CORRELATION_MAX,
+    decode_reply,
+    decode_request,
+    encode_head,
+)
+from tidelog.protocol.messages.metadata import (
+    BrokerEndpoint,
+    Metadata,
+    MetadataReply,
+    PartitionMetadata,
+    TopicMetadata,
+)
+from tidelog.protocol.messages.offsets import (
+    EARLIEST,
+    LATEST,
+    MAX_TIMESTAMP,
+    DeleteBefore,
+    Deleted,
+    DeleteRecords,
+    DeleteRecordsReply,
+    EpochEndFound,
+    EpochEnds,
+    EpochEndsReply,
+    EpochQuery,
+    ListOffsets,
+    ListOffsetsReply,
+    OffsetFound,
+    OffsetQuery,
+)
 from tidelog.protocol.messages.produce import (
+    ACKS_ALL,
     InitProducerId,
     InitProducerIdReply,
     PartitionProduce,
@@ -23,23 +62,75 @@ from tidelog.protocol.messages.produce import (
     Produce,
     ProduceReply,
 )
-from tidelog.protocol.messages.registry import REPLIES, REQUESTS
-from tidelog.protocol.messages.shapes import EpochEnd, Leader, PartitionIndex, Reply, Request
+from tidelog.protocol.messages.registry import (
+    REPLIES,
+    REQUESTS,
+    tag_of,
+)
+from tidelog.protocol.messages.replication import (
+    AlterPartition,
+    AlterPartitionReply,
+    Flushed,
+    IsrMember,
+    PartitionAlter,
+    PartitionAltered,
+    PartitionFlushed,
+)
+from tidelog.protocol.messages.shapes import (
+    Entry,
+    EpochEnd,
+    Leader,
+    PartitionIndex,
+    Reply,
+    Request,
+)
 
 __all__ = [
+    "ACKS_ALL",
+    "CORRELATION_MAX",
+    "EARLIEST",
+    "LATEST",
+    "MAX_TIMESTAMP",
+    "NO_SESSION",
+    "READ_COMMITTED",
+    "READ_UNCOMMITTED",
     "REPLIES",
     "REQUESTS",
     "AbortedTransaction",
+    "AlterPartition",
+    "AlterPartitionReply",
+    "BrokerEndpoint",
+    "DeleteBefore",
+    "DeleteRecords",
+    "DeleteRecordsReply",
+    "Deleted",
+    "Entry",
     "EpochEnd",
+    "EpochEndFound",
+    "EpochEnds",
+    "EpochEndsReply",
+    "EpochQuery",
     "Fetch",
     "FetchReply",
+    "Flushed",
     "Hello",
     "InitProducerId",
     "InitProducerIdReply",
+    "IsrMember",
     "Leader",
+    "ListOffsets",
+    "ListOffsetsReply",
+    "Metadata",
+    "MetadataReply",
+    "OffsetFound",
+    "OffsetQuery",
+    "PartitionAlter",
+    "PartitionAltered",
     "PartitionFetch",
     "PartitionFetched",
+    "PartitionFlushed",
     "PartitionIndex",
+    "PartitionMetadata",
     "PartitionProduce",
     "PartitionProduced",
     "Produce",
@@ -47,9 +138,11 @@ __all__ = [
     "Refused",
     "Reply",
     "Request",
+    "TopicMetadata",
     "Welcome",
     "decode_reply",
     "decode_request",
     "encode_head",
     "split_attachment",
+    "tag_of",
 ]

@@ -19,7 +19,10 @@ from msgspec.inspect import StructType, type_info
 
 from tidelog.protocol.messages.connection import Hello, Refused
 from tidelog.protocol.messages.fetch import Fetch
+from tidelog.protocol.messages.metadata import Metadata
+from tidelog.protocol.messages.offsets import DeleteRecords, EpochEnds, ListOffsets
 from tidelog.protocol.messages.produce import InitProducerId, Produce
+from tidelog.protocol.messages.replication import AlterPartition, Flushed
 from tidelog.protocol.messages.shapes import Reply, Request
 
 _M = TypeVar("_M", Request, Reply)
@@ -46,9 +49,15 @@ def _by_tag(messages: Iterable[type[_M]]) -> dict[int, type[_M]]:
 REQUESTS: Final[dict[int, type[Request]]] = _by_tag(
     (
         Hello,
+        Metadata,
         Produce,
         Fetch,
+        ListOffsets,
+        EpochEnds,
+        DeleteRecords,
         InitProducerId,
+        Flushed,
+        AlterPartition,
     )
 )
 """Every request by its tag."""

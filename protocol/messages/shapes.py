@@ -51,6 +51,9 @@ BrokerEpoch: TypeAlias = Annotated[int, Meta(ge=-1, le=_I64)]
 Timestamp: TypeAlias = Annotated[int, Meta(ge=-1, le=_I64)]
 """Milliseconds since 1970; -1 is none: i64."""
 
+WhichOffset: TypeAlias = Annotated[int, Meta(ge=-3, le=_I64)]
+"""Milliseconds since 1970, or a negative number with a meaning of its own: i64."""
+
 Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=_I32)]
 """A span of time: i32, not negative."""
 
@@ -59,6 +62,12 @@ Size: TypeAlias = Annotated[int, Meta(ge=0, le=_I32)]
 
 Number: TypeAlias = Annotated[int, Meta(ge=0, le=_I64)]
 """A number that counts something: i64, not negative."""
+
+Port: TypeAlias = Annotated[int, Meta(ge=0, le=2**16 - 1)]
+"""A TCP port: u16."""
+
+Flag: TypeAlias = bool
+"""True or false."""
 
 ErrorCode: TypeAlias = Annotated[int, Meta(ge=-1, le=_I16)]
 """An error by its code, 0 is none (see the table of errors): i16."""
