@@ -37,9 +37,9 @@ from typing import Final, TypeVar
 
 from tidelog.protocol.errors import CorruptCheckpoint, UnsupportedFormat
 from tidelog.protocol.types import Offset, TopicPartition
-from tidelog.storage import seal
 from tidelog.storage.epochs import EpochEntry
 from tidelog.storage.files import Directory, read_whole, write_whole
+from tidelog.storage.seal import CHECKPOINT
 
 HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
@@ -209,12 +209,12 @@ class OffsetCheckpoint:
 
 
 def _encode(lines: list[str]) -> bytes:
-    return seal.seal("\n".join([str(VERSION), str(len(lines)), *lines, ""]).encode("ascii"), seal.CHECKPOINT)
+    return CHECKPOINT.seal("\n".join([str(VERSION), str(len(lines)), *lines, ""]).encode("ascii"))
 
 
 def _decode(content: bytes, where: str, entry: re.Pattern[str], form: str) -> list[tuple[str, ...]]:
     """The fields of every entry, or an error that names the first line at fault."""
-    body = seal.unseal(content, seal.CHECKPOINT)
+    body = CHECKPOINT.unseal(content)
     # Latin-1 reads each byte as one character, and what is not ASCII fits no line of the grammar.
     text = content.decode("latin-1")
     lines = text.split("\n")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.storage.planted import assert_caught
 from tidelog.protocol.errors import CorruptCheckpoint, UnsupportedFormat
 from tidelog.protocol.types import TopicPartition
-from tidelog.storage import checkpoints, seal
+from tidelog.storage import checkpoints
 from tidelog.storage.checkpoints import (
     HIGH_WATERMARKS,
     OFFSET_CHECKPOINTS,
@@ -30,6 +30,7 @@ from tidelog.storage.checkpoints import (
 from tidelog.storage.epochs import EpochEntry
 from tidelog.storage.files import Directory
 from tidelog.storage.io import open_directory
+from tidelog.storage.seal import CHECKPOINT
 from tidelog.testing.simulation.disk import SimulatedDisk
 from tidelog.testing.simulation.faults import WHENS, Crash, Killed, PowerCut
 
@@ -54,7 +55,7 @@ ENTRIES = st.integers(0, 10).flatmap(
 
 
 def sealed(*lines: str) -> bytes:
-    return seal.seal("".join(line + "\n" for line in lines).encode(), seal.CHECKPOINT)
+    return CHECKPOINT.seal("".join(line + "\n" for line in lines).encode())
 
 
 # ── the grammar ───────────────────────────────────────────────────────────────────────────────────────
@@ -62,7 +63,7 @@ def sealed(*lines: str) -> bytes:
 
 def test_an_offset_checkpoint_looks_as_kafkas_operators_know_it_and_ends_with_a_checksum() -> None:
     body = "1\n2\norders 0 1204\norders 1 88\n"
-    assert encode_offsets(ORDERS) == seal.seal(body.encode(), b"crc ")
+    assert encode_offsets(ORDERS) == CHECKPOINT.seal(body.encode())
     assert encode_offsets(ORDERS).splitlines()[-1] == b"crc 4afdd2d2"
 
 
@@ -220,7 +221,7 @@ def test_a_grammar_without_a_checksum_is_caught() -> None:
         return encode_offsets(offsets)[:-13]
 
     def decode_plainly(content: bytes, where: str) -> object:
-        return decode_offsets(seal.seal(content, seal.CHECKPOINT), where)
+        return decode_offsets(CHECKPOINT.seal(content), where)
 
     with pytest.raises(BaseException, match="DID NOT RAISE"):
         check_that_damage_is_noticed((ORDERS, 16, 1), encode_plainly, decode_plainly)
