@@ -41,7 +41,7 @@ def test_a_crash_is_survived_by_the_next_replacement() -> None:
         assert read_whole(aftermath.disk.open_directory(), "file") == b"third", aftermath.where
 
 
-@pytest.mark.parametrize("nth, possible", [(1, {OLD}), (2, {OLD, NEW})])
+@pytest.mark.parametrize(("nth", "possible"), [(1, {OLD}), (2, {OLD, NEW})])
 def test_a_flush_that_fails_is_told_and_the_file_is_whole(nth: int, possible: set[bytes]) -> None:
     found = set()
     for seed in range(50):
