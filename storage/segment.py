@@ -44,6 +44,8 @@ class Slice(NamedTuple):
 class Segment:
     """The batches from `base_offset` up to `next_offset`, in the first `size` bytes of the file."""
 
+    size: int
+    next_offset: Offset
     __slots__ = (
         "_cursors",
         "_directory",
@@ -233,7 +235,7 @@ class Segment:
         self._cursors: dict[Offset, int] = {}
         self._since_entry = 0
         self._last_at = 0
-        self.size: int = 0
+        self.size = 0
         self.next_offset = self.max_timestamp_offset = self.base_offset
         self.first_timestamp = self.max_timestamp = NO_TIMESTAMP
         self.last_epoch = NO_EPOCH
