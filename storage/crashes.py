@@ -1,0 +1,260 @@
+"""How the last life of a node ended, and what it may have cost: the markers `.running` and `.clean_shutdown`.
+
+    kind      the last life ...                                                decided by
+    NEW       there was none                                                   neither marker, no partition
+    CLEAN     ended in order, everything was flushed                           .clean_shutdown, and it is ours
+    PROCESS   was killed; the machine went on, and kept what `write` took      .running: ours, this boot and disk
+    HOST      ended with its machine, or nobody knows: unflushed bytes gone    anything else
+    DAMAGED   has lost what was reported as flushed                            recovery, whatever the markers say
+
+What it keeps true (replication/01-disk, 1.8; D6; DECISIONS 2):
+
+* A loss of power is never taken for a kill, and no kill for a loss, wherever in a start or stop it strikes:
+  `.running` is durable before `.clean_shutdown` goes, and that before any log is opened; at the end
+  `.clean_shutdown` is durable before `.running` goes.
+* What is reported to the controller is the worst kind since the last registration that is on record, not the
+  last one: a host crash, then a kill during the next start, are a host crash.
+* Which registration that was, is known by its epoch; or, when the node died before it could write that down, by
+  the incarnation it registered with. All incarnations since the last epoch on record are kept.
+* A registration wipes the slate: the controller knows, and has drawn its conclusions.
+
+    begin ──► worsen(DAMAGED)* ──► registered(epoch)* ──► stop_cleanly
+      │            before recovery removes the evidence          after all else is durable
+      └── logs may be opened from here on, appended to after `registered`
+
+Both markers are one JSON line of the same fields, sealed by its last one. One that cannot be read is no marker,
+but it has been there: the directory is not new.
+"""
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Final, Literal
+
+import msgspec
+
+from tidelog.protocol.errors import UnsupportedFormat
+from tidelog.protocol.types import NO_EPOCH, Epoch
+from tidelog.storage.files import Directory, read_whole, write_whole
+from tidelog.storage.seal import JSON
+
+RUNNING: Final = ".running"
+CLEAN_SHUTDOWN: Final = ".clean_shutdown"
+VERSION: Final = 1
+
+LIVES_KEPT: Final = 100
+"""Incarnations in a marker. With more starts than that without a registration, the node counts as lossy."""
+
+
+class CrashKind(IntEnum):
+    """How a life ended, from the harmless to the worst."""
+
+    NEW = 0
+    CLEAN = 1
+    PROCESS = 2
+    HOST = 3
+    DAMAGED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where and when a life takes place."""
+
+    directory_id: bytes
+    boot_id: str
+    """Drawn by the kernel at each boot; empty where it cannot be known, and then every crash is the host's."""
+    device: int
+    """Another number is another disk: the directory was copied, and the copy may lack anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """What a life leaves behind for the next one."""
+
+    place: Place
+    incarnation_ids: tuple[bytes, ...]
+    """Of the lives since the last registration on record, oldest first; the last one wrote this."""
+    broker_epoch: Epoch
+    """Of that registration, -1 if there is none."""
+    worst: CrashKind
+    """Since that registration."""
+
+
+Unreadable = Literal["unreadable"]
+Found = Marker | Unreadable | None
+"""A marker, or one that was there and is none any more, or nothing."""
+
+
+def classify(running: Found, clean: Found, here: Place, *, has_partitions: bool) -> CrashKind:
+    """How the last life ended, by what it left; recovery may find worse."""
+    if isinstance(clean, Marker) and clean.place.directory_id == here.directory_id:
+        return CrashKind.CLEAN
+    if isinstance(running, Marker) and running.place == here and here.boot_id:
+        return CrashKind.PROCESS
+    if running is None and clean is None and not has_partitions:
+        return CrashKind.NEW
+    return CrashKind.HOST
+
+
+def inherit(running: Found, clean: Found, here: Place) -> Marker | None:
+    """The marker whose registration and worst kind the next life carries on.
+
+    Both are there when a crash struck between the writing of one and the removal of the other; no log was
+    open then. At a start `.running` is the newer one and carries on the other; at a stop both say the same.
+    """
+
+    def age(marker: Marker) -> tuple[Epoch, int, CrashKind]:
+        return marker.broker_epoch, len(marker.incarnation_ids), marker.worst
+
+    ours = [
+        m for m in (running, clean) if isinstance(m, Marker) and m.place.directory_id == here.directory_id
+    ]
+    return max(ours, key=age, default=None)
+
+
+class Life:
+    """This process's life in a data directory that it has locked. Every step is durable when it returns."""
+
+    __slots__ = ("_directory", "_marker", "last_end", "problems")
+
+    def __init__(
+        self, directory: Directory, marker: Marker, last_end: CrashKind, problems: tuple[str, ...]
+    ) -> None:
+        self._directory = directory
+        self._marker = marker
+        self.last_end = last_end
+        """How to open the logs: only CLEAN and NEW need no scan."""
+        self.problems = problems
+        """Markers that could not be read: to be reported."""
+
+    @property
+    def worst(self) -> CrashKind:
+        """What to report to the controller."""
+        return self._marker.worst
+
+    @property
+    def broker_epoch(self) -> Epoch:
+        """Of the last registration on record, -1 if there is none."""
+        return self._marker.broker_epoch
+
+    @property
+    def incarnation_ids(self) -> tuple[bytes, ...]:
+        """Which lives a registration that is not on record may have been of; this one is the last."""
+        return self._marker.incarnation_ids
+
+    @classmethod
+    def begin(
+        cls,
+        directory: Directory,
+        *,
+        directory_id: bytes,
+        incarnation_id: bytes,
+        boot_id: str,
+        has_partitions: bool,
+    ) -> "Life":
+        """Find out how the last life ended, and be on record before any log is opened (KAFKA-10471)."""
+        problems: list[str] = []
+        running, clean = (_read(directory, name, problems) for name in (RUNNING, CLEAN_SHUTDOWN))
+        here = Place(directory_id, boot_id, directory.device())
+        last_end = classify(running, clean, here, has_partitions=has_partitions)
+        last = inherit(running, clean, here) or Marker(here, (), NO_EPOCH, CrashKind.NEW)
+        lives = (*last.incarnation_ids, incarnation_id)[-LIVES_KEPT:]
+        marker = Marker(here, lives, last.broker_epoch, max(last.worst, last_end))
+        life = cls(directory, marker, last_end, tuple(problems))
+        life._write(RUNNING, marker)
+        if clean is not None:
+            directory.remove(CLEAN_SHUTDOWN)
+            directory.flush()
+        return life
+
+    def worsen(self, kind: CrashKind) -> None:
+        """Recovery has found this. Call it before recovery removes what it found: a kill may follow."""
+        if kind > self.worst:
+            self._write(RUNNING, replace(self._marker, worst=kind))
+
+    def registered(self, broker_epoch: Epoch) -> None:
+        """The controller has accepted this life: a new slate, before the first append as leader or follower."""
+        if broker_epoch == self.broker_epoch:
+            return  # the same answer once more (KAFKA-16952)
+        lives = self._marker.incarnation_ids[-1:]
+        self._write(RUNNING, Marker(self._marker.place, lives, broker_epoch, CrashKind.CLEAN))
+
+    def stop_cleanly(self) -> None:
+        """The last step of a stop in order, and only if every log was opened and closed without error.
+
+        KAFKA-15375: a stop that had failed to load a log called itself clean.
+        """
+        self._write(CLEAN_SHUTDOWN, self._marker)
+        self._directory.remove(RUNNING)
+        self._directory.flush()
+
+    def _write(self, name: str, marker: Marker) -> None:
+        write_whole(self._directory, name, encode_marker(marker))
+        self._marker = marker
+
+
+# ── the markers ───────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Fields(msgspec.Struct, forbid_unknown_fields=True):
+    version: int
+    directory_id: str
+    incarnation_ids: list[str]
+    broker_epoch: int
+    boot_id: str
+    dev: int
+    worst: str
+
+
+class _Version(msgspec.Struct):
+    version: int
+
+
+def encode_marker(marker: Marker) -> bytes:
+    """The file that says this."""
+    fields = _Fields(
+        version=VERSION,
+        directory_id=marker.place.directory_id.hex(),
+        incarnation_ids=[incarnation.hex() for incarnation in marker.incarnation_ids],
+        broker_epoch=marker.broker_epoch,
+        boot_id=marker.place.boot_id,
+        dev=marker.place.device,
+        worst=marker.worst.name.lower(),
+    )
+    return JSON.seal(msgspec.json.encode(fields)[:-1])  # without its closing brace: the seal has it
+
+
+def decode_marker(content: bytes, where: str) -> Marker | None:
+    """What the file says; None when it is not what was written. A newer tidelog's is refused."""
+    body = JSON.unseal(content)
+    if body is None:
+        return None
+    try:
+        version = msgspec.json.decode(body + b"}", type=_Version).version
+        if version > VERSION:
+            raise UnsupportedFormat(f"{where} is of version {version}, this tidelog reads {VERSION}")
+        fields = msgspec.json.decode(body + b"}", type=_Fields)
+        marker = Marker(
+            Place(bytes.fromhex(fields.directory_id), fields.boot_id, fields.dev),
+            tuple(bytes.fromhex(incarnation) for incarnation in fields.incarnation_ids),
+            fields.broker_epoch,
+            CrashKind[fields.worst.upper()],
+        )
+    except (msgspec.MsgspecError, ValueError, KeyError):
+        return None
+    return marker if encode_marker(marker) == content else None
+
+
+def _read(directory: Directory, name: str, problems: list[str]) -> Found:
+    where = f"{directory.path}/{name}"
+    try:
+        content = read_whole(directory, name)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        problems.append(f"{where}: {error}")
+        return "unreadable"
+    marker = decode_marker(content, where)
+    if marker is None:
+        problems.append(f"{where} is not what was written")
+        return "unreadable"
+    return marker
