@@ -17,7 +17,7 @@ def field_path(messages: Mapping[int, type[Request] | type[Reply]], tag: int | N
     message = None if tag is None else messages.get(tag)
     if steps[:1] == [0]:
         return "correlation"
-    if message is None or len(steps) < 2:
+    if message is None or not steps:
         return ("the head", "the message", "the message's tag")[min(len(steps), 2)]
     return message.__name__ + _names(type_info(message), steps[1:])
 
