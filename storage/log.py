@@ -74,14 +74,12 @@ class Keeper(Protocol):
 
 @dataclass(slots=True)
 class Contents:
-    """What recovery found in a directory, and a log begins with."""
+    """What recovery found in a directory, and a log begins with: all of it durable."""
 
     segments: list[Segment]
     epochs: LeaderEpochs
     producers: Producers
     log_start: Offset
-    epochs_saved: bool
-    """Whether leader-epoch-checkpoint says what `epochs` says."""
 
 
 class Log:
@@ -102,7 +100,9 @@ class Log:
         self._unflushed: list[Segment] = []
         self._snapshots: list[tuple[Offset, bytes]] = []
         self._names_changed = False
-        self._epochs_saved = self.epochs.changes if contents.epochs_saved else -1
+        self._cut = False
+        """A file was shortened since the last flush: until the next one, what was cut off may come back."""
+        self._epochs_saved = self.epochs.changes
         self._truncations = 0
         self._flushing: Flush | None = None
         self._check()
@@ -229,6 +229,7 @@ class Log:
             segment.cut_back()
         except OSError as worse:
             self._keeper.halt(f"cut back a failed append to {segment!r}", worse)
+        self._cut = True
         self._refusal = _refusal(f"{self} could not be written: {error.strerror}", error)
         raise self._refusal from error
 
@@ -282,8 +283,11 @@ class Log:
         `Flush.run` may run in a worker thread while appends go on; `end_flush` takes the result.
         """
         assert self._flushing is None, "one flush of a log at a time"
-        if self.durable_offset == self.end_offset and not self._names_changed and not self._snapshots:
+        if self.durable_offset == self.end_offset and not (
+            self._names_changed or self._cut or self._snapshots
+        ):
             return None
+        self._cut = False
         changes = self.epochs.changes
         self._flushing = flush = Flush(
             directory=self.directory,
@@ -390,7 +394,7 @@ class Log:
         self.durable_offset = min(self.durable_offset, end)
         self._unflushed = [segment for segment in self._unflushed if segment in self._segments]
         self._snapshots = [(offset, content) for offset, content in self._snapshots if offset <= end]
-        self._names_changed = True
+        self._names_changed = self._cut = True
         producer_snapshots.remove_above(self.directory, end)
         replay = ProducerReplay(self.directory, self._segments, self.log_start, end)
         for _ in replay.steps(now_ms):

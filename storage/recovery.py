@@ -23,7 +23,7 @@ from typing import Final
 from tidelog.protocol.errors import CorruptCheckpoint, DamagedLog
 from tidelog.protocol.types import NO_EPOCH, Epoch, Offset
 from tidelog.storage import producer_snapshots
-from tidelog.storage.checkpoints import read_leader_epochs
+from tidelog.storage.checkpoints import read_leader_epochs, write_leader_epochs
 from tidelog.storage.config import LogConfig
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.files import TEMPORARY, Directory
@@ -100,12 +100,12 @@ class Opening:
         end = self._segments[-1].next_offset
         if end < self._said.recovery_point:
             self._damage(f"it ends at offset {end}, below its recovery point {self._said.recovery_point}")
-        epochs, saved = yield from self._epochs(log_start, end)
+        epochs = yield from self._epochs(log_start, end)
         producer_snapshots.remove_above(self._directory, end)
         replay = ProducerReplay(self._directory, self._segments, log_start, end)
         yield from replay.steps(now_ms)
         self.findings.problems.extend(str(problem) for problem in replay.problems)
-        contents = Contents(self._segments, epochs, replay.producers, log_start, saved)
+        contents = Contents(self._segments, epochs, replay.producers, log_start)
         self._log = Log(self._directory, self._config, self._keeper, contents)
 
     def _last_epoch(self) -> Epoch:
@@ -142,13 +142,10 @@ class Opening:
                 self._part_with(found[place:])
                 return
             self._segments.append(segment)
-            durable = place + 1 < len(found) and found[place + 1].base_offset <= self._said.recovery_point
+            following = found[place + 1].base_offset if place + 1 < len(found) else None
             try:
-                if durable or self._said.clean:
-                    size = self._directory.size_of(segment.name)
-                    for _ in segment.resume(size, size):
-                        yield
-                    segment.check_last()
+                if self._said.clean or (following is not None and following <= self._said.recovery_point):
+                    yield from self._resume_durable(segment, following)
                     continue
                 yield from self._resume_to_recovery_point(segment)
             except DamagedLog as damage:
@@ -169,6 +166,18 @@ class Opening:
             return
         self._damage(f"{later[0].name} follows offset {last.next_offset}: a segment is missing between them")
         self._set_aside(later)
+
+    def _resume_durable(self, segment: Segment, following: Offset | None) -> Iterator[None]:
+        """Enter a segment of which every batch was durable, up to where the next segment begins.
+
+        What may stand behind that was cut off, and the cut was not durable: it is no part of the log.
+        """
+        size = self._directory.size_of(segment.name)
+        for _ in segment.resume(size, size, following):
+            yield
+        segment.check_last()
+        if segment.size < size:
+            self._cut(segment, [])
 
     def _resume_to_recovery_point(self, segment: Segment) -> Iterator[None]:
         """Enter what was durable: by index, then by the heads of the batches."""
@@ -267,7 +276,7 @@ class Opening:
             self._damage(f"it begins at offset {first}, above its start {said}")
         return max(said, first)
 
-    def _epochs(self, log_start: Offset, end: Offset) -> Generator[None, None, tuple[LeaderEpochs, bool]]:
+    def _epochs(self, log_start: Offset, end: Offset) -> Generator[None, None, LeaderEpochs]:
         """The leader epochs as the file says, where the batches bear it out; else from all batches.
 
         The file must know every epoch that begins below the recovery point; later ones come from the
@@ -290,7 +299,9 @@ class Opening:
             for epoch, offset in self._verified_epochs:
                 epochs.assign(epoch, offset)
         epochs.truncate_from_start(log_start, end)
-        return epochs, epochs.entries == entries
+        if epochs.entries != (entries or ()):
+            write_leader_epochs(self._directory, epochs.entries)  # before anything raises the recovery point
+        return epochs
 
     def _epochs_of_all_batches(self) -> Generator[None, None, LeaderEpochs]:
         epochs = LeaderEpochs()

@@ -155,15 +155,18 @@ class Segment:
 
     # ── coming back to what the file holds ────────────────────────────────────────────────────────
 
-    def resume(self, trusted: int, end: int) -> Iterator[int]:
+    def resume(self, trusted: int, end: int, below: Offset | None = None) -> Iterator[int]:
         """Learn the file's first `end` bytes again, believing the index files for the first `trusted`.
 
         Walks the batches behind the last index entry, without their bodies; yields now and then, so that
         an event loop can breathe. Raises `DamagedLog` where a batch's head is not what was written.
         """
-        self._load_indexes(trusted)
-        self._rewind_to_last_entry()
-        yield from self.walk(end)
+        offsets, times = self._load_indexes(trusted)
+        if below is not None and len(offsets) and offsets.keys[-1] >= below - self.base_offset:
+            self._keep_entries(offsets, times, bisect_left(offsets.keys, below - self.base_offset))
+        else:
+            self._rewind_to_last_entry()
+        yield from self.walk(end, below)
 
     def resume_below(self, offset: Offset, end: int) -> Iterator[int]:
         """Learn the batches below `offset`, the first that was not durable, among the file's first `end` bytes.

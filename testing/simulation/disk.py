@@ -78,6 +78,10 @@ class SimulatedDisk:
         """
         self._faults.fail_flush(nth, suffix)
 
+    def forget_flush_failures(self) -> None:
+        """The flushes that were told to fail and have not been tried will succeed."""
+        self._faults.forget_flush_failures()
+
     def fail_reads(self, path: str, position: int = 0, length: int = 1) -> None:
         """Let every read of these bytes fail."""
         self.medium.file_at(path).unreadable.append(range(position, position + length))

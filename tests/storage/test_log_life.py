@@ -1,0 +1,231 @@
+"""Random lives of a log go well, and each planted bug ends one of them badly (I-9, I-12, I-30 to I-34)."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.storage.log_life import live
+from tests.storage.logs import Halted, Host, batch
+from tidelog.protocol.batch import read_header
+from tidelog.protocol.errors import TidelogError
+from tidelog.protocol.types import Offset
+from tidelog.storage import producer_snapshots, recovery, scan
+from tidelog.storage.config import LogConfig
+from tidelog.storage.epochs import LeaderEpochs
+from tidelog.storage.flushing import Flush
+from tidelog.storage.log import Log, ProducerReplay
+from tidelog.storage.recovery import Opening
+from tidelog.storage.segment import Segment
+from tidelog.testing.simulation import disk
+
+SEEDS = 200
+"""Within so many lives a planted bug must have been caught; each catch is found within a few seconds."""
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, 20))
+def test_whatever_happens_to_a_log_it_says_what_was_written(first: int) -> None:
+    for seed in range(first, first + 20):
+        live(seed)
+
+
+def random_lives() -> None:
+    for seed in range(SEEDS):
+        live(seed)
+
+
+def a_history_with_other_batches_between_the_same_two() -> None:
+    """The last index entry fits both histories, those before it only the one that was cut off."""
+    for crash in (Host.kill_and_open, Host.cut_power_and_open):
+        host = Host(config=LogConfig(index_interval_bytes=0))
+        for size in (100, 200, 300, 100):
+            host.log.append(batch(size=size), 0, now_ms=0)
+        host.log.segments[0].let_go()
+        host.flush()
+        host.log.truncate_to(1, now_ms=0)
+        for size in (300, 200, 100):
+            host.log.append(batch(size=size), 1, now_ms=0)
+        host.flush()
+        crash(host)
+        for offset in (3, 2, 1, 0):
+            assert read_header(host.log.read(offset, 1).data).base_offset == offset
+
+
+def test_an_index_from_before_a_truncation_is_never_met_again() -> None:
+    a_history_with_other_batches_between_the_same_two()
+
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def durable_up_to_the_end_after_the_flush(plant: pytest.MonkeyPatch) -> None:
+    """An fsync covers only what was written before it began (I-32)."""
+    end_flush = Log.end_flush
+
+    def planted(self: Log, flush: Flush) -> None:
+        flush.upto = self.end_offset
+        end_flush(self, flush)
+
+    plant.setattr(Log, "end_flush", planted)
+
+
+def a_flush_that_forgets_the_segments_before_the_last(plant: pytest.MonkeyPatch) -> None:
+    """A segment must be durable before any byte of its successor counts."""
+
+    def planted(self: Flush) -> None:
+        self.segments[-1].pins += 1
+        self._files.append(self.segments[-1].file())
+        for segment in self.segments[:-1]:
+            segment.pins += 1
+
+    plant.setattr(Flush, "pin", planted)
+
+
+def a_flush_that_forgets_the_names(plant: pytest.MonkeyPatch) -> None:
+    """KAFKA-3968: a new file may be gone with its directory entry."""
+    run = Flush.run
+
+    def planted(self: Flush) -> None:
+        self.names = False
+        self.snapshots = ()
+        run(self)
+
+    plant.setattr(Flush, "run", planted)
+
+
+def a_failed_flush_that_is_taken_for_a_success(plant: pytest.MonkeyPatch) -> None:
+    """After EIO the pages look clean, and the next fsync succeeds (I-31)."""
+    run = Flush.run
+
+    def planted(self: Flush) -> None:
+        run(self)
+        self.error = None
+
+    plant.setattr(Flush, "run", planted)
+
+
+def recovery_that_trusts_the_page_cache(plant: pytest.MonkeyPatch) -> None:
+    """What a failed flush left behind reads well and is not on the disk (D12)."""
+    verify = Opening._verify
+
+    def planted(self: Opening, segment: Segment) -> Iterator[None]:
+        plant.setattr(disk._File, "write_at", lambda *_: None)
+        try:
+            yield from verify(self, segment)
+        finally:
+            plant.setattr(disk._File, "write_at", write_at)
+
+    write_at = disk._File.write_at
+    plant.setattr(Opening, "_verify", planted)
+
+
+def recovery_that_does_not_flush_what_it_keeps(plant: pytest.MonkeyPatch) -> None:
+    """The recovery point is raised to what was only read and written."""
+    plant.setattr(Opening, "_flushed", lambda *_: None)
+
+
+def recovery_that_does_not_verify_bodies(plant: pytest.MonkeyPatch) -> None:
+    """A torn batch has a whole head."""
+    plant.setattr(scan, "check_body", lambda *_: None)
+
+
+def truncation_that_keeps_the_recovery_point(plant: pytest.MonkeyPatch) -> None:
+    """Then what is written behind the cut is believed without having been flushed (1.11 b)."""
+
+    def planted(self: Log, offset: Offset, now_ms: int) -> None:
+        self.recovery_point = min(self.recovery_point, offset)
+        truncate_to(self, offset, now_ms)
+
+    truncate_to = Log.truncate_to
+    plant.setattr(Log, "truncate_to", planted)
+
+
+def truncation_that_keeps_old_indexes(plant: pytest.MonkeyPatch) -> None:
+    """An index of another history leads to the wrong batch."""
+    plant.setattr(Segment, "_remove_index_files", lambda _: None)
+
+
+def truncation_that_keeps_the_producers(plant: pytest.MonkeyPatch) -> None:
+    """A retried batch would be taken for a duplicate of one that is gone (I-9)."""
+    forget_behind = Log._forget_behind
+
+    def planted(self: Log, now_ms: int) -> None:
+        producers = self.producers
+        forget_behind(self, now_ms)
+        self.producers = producers
+
+    plant.setattr(Log, "_forget_behind", planted)
+
+
+def truncation_that_keeps_the_epochs(plant: pytest.MonkeyPatch) -> None:
+    """The cache must be a function of the log (I-12)."""
+    plant.setattr(LeaderEpochs, "truncate_from_end", lambda *_: None)
+
+
+def snapshots_that_outlive_a_truncation(plant: pytest.MonkeyPatch) -> None:
+    """State as of batches that the log has lost."""
+    plant.setattr(producer_snapshots, "remove_above", lambda *_: [])
+
+
+def producers_from_a_snapshot_without_replay(plant: pytest.MonkeyPatch) -> None:
+    """State is replayed, never guessed."""
+    plant.setattr(ProducerReplay, "steps", lambda *_: iter(()))
+
+
+def a_failed_append_that_is_not_cut_back(plant: pytest.MonkeyPatch) -> None:
+    """The next, shorter batch leaves the end of the failed one behind it (I-33)."""
+    plant.setattr(Segment, "cut_back", lambda _: None)
+
+
+def a_roll_that_hands_nothing_to_the_flush(plant: pytest.MonkeyPatch) -> None:
+    """The closed segment is never flushed again."""
+    roll = Log._roll
+
+    def planted(self: Log) -> Segment:
+        segment = roll(self)
+        self._unflushed.clear()
+        return segment
+
+    plant.setattr(Log, "_roll", planted)
+
+
+def epochs_that_are_not_written_before_the_recovery_point(plant: pytest.MonkeyPatch) -> None:
+    """The file must know every epoch below it."""
+    run = Flush.run
+
+    def planted(self: Flush) -> None:
+        self.epochs = None
+        run(self)
+
+    plant.setattr(Flush, "run", planted)
+    plant.setattr(recovery, "CorruptCheckpoint", AssertionError)
+
+
+PLANTS: list[Plant] = [
+    durable_up_to_the_end_after_the_flush,
+    a_flush_that_forgets_the_segments_before_the_last,
+    a_flush_that_forgets_the_names,
+    a_failed_flush_that_is_taken_for_a_success,
+    recovery_that_trusts_the_page_cache,
+    recovery_that_does_not_flush_what_it_keeps,
+    recovery_that_does_not_verify_bodies,
+    truncation_that_keeps_the_recovery_point,
+    truncation_that_keeps_old_indexes,
+    truncation_that_keeps_the_producers,
+    truncation_that_keeps_the_epochs,
+    snapshots_that_outlive_a_truncation,
+    producers_from_a_snapshot_without_replay,
+    a_failed_append_that_is_not_cut_back,
+    a_roll_that_hands_nothing_to_the_flush,
+    epochs_that_are_not_written_before_the_recovery_point,
+]
+DIRECTED: dict[Plant, Callable[[], None]] = {
+    truncation_that_keeps_old_indexes: a_history_with_other_batches_between_the_same_two
+}
+"""Where chance seldom finds it."""
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
+def test_a_planted_bug_is_caught(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    with pytest.raises((AssertionError, TidelogError, OSError, Halted)):
+        DIRECTED.get(plant, random_lives)()
