@@ -16,10 +16,11 @@ import sys
 from array import array
 from bisect import bisect_right
 from struct import Struct
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from crc32c import crc32c
 
+from tidelog.protocol.errors import CorruptMessage
 from tidelog.storage.files import Directory, read_whole
 
 _HEAD: Final = Struct(">HHIQI")
@@ -101,29 +102,55 @@ class SparseIndex:
 
     def _take_block(self, content: bytes, at: int, log_size: int) -> int | None:
         """Add the block at that byte and say where it ends; None when it is not whole or contradicts the log."""
-        if len(content) - at < _HEAD.size:
+        if at == len(content):
             return None
-        head: tuple[int, int, int, int, int] = _HEAD.unpack_from(content, at)
-        version, width, entries, covered, crc = head
-        keys, values = array(self._kind), array("I")
-        body_at = at + _HEAD.size
-        end = body_at + entries * (keys.itemsize + 4)
-        if version != _VERSION or width != keys.itemsize or end > len(content):
+        try:
+            block = read_block(self._kind, content, at)
+        except CorruptMessage:
             return None
-        if not self.covered <= covered <= log_size:
+        if not self.covered <= block.covered <= log_size:
             return None
-        if crc32c(content[body_at:end], crc32c(content[at : at + _UNSUMMED.size])) != crc:
-            return None
-        split = body_at + entries * keys.itemsize
-        keys.frombytes(content[body_at:split])
-        values.frombytes(content[split:end])
-        if sys.byteorder == "little":
-            keys.byteswap()
-            values.byteswap()
-        self.keys += keys
-        self.values += values
-        self.covered = covered
-        return end
+        self.keys += block.keys
+        self.values += block.values
+        self.covered = block.covered
+        return block.end
+
+
+class Block(NamedTuple):
+    """What one save has appended to an index file."""
+
+    keys: "array[int]"
+    values: "array[int]"
+    covered: int
+    """The log bytes that are described by the blocks up to this one."""
+    end: int
+    """Where the next block begins."""
+
+
+def read_block(kind: Literal["I", "q"], content: bytes, at: int) -> Block:
+    """The block at that byte of an index file; raises `CorruptMessage` when it is not what was written."""
+    left = len(content) - at
+    if left < _HEAD.size:
+        raise CorruptMessage(f"a block begins with {_HEAD.size} bytes, {left} are there")
+    version, width, entries, covered, crc = _HEAD.unpack_from(content, at)
+    keys, values = array(kind), array("I")
+    body_at = at + _HEAD.size
+    end = body_at + entries * (keys.itemsize + 4)
+    if version != _VERSION or width != keys.itemsize:
+        raise CorruptMessage(
+            f"a block of version {version} with keys of {width} bytes, expected {_VERSION} and {keys.itemsize}"
+        )
+    if end > len(content):
+        raise CorruptMessage(f"a block of {entries} entries has {end - at} bytes, {left} are there")
+    if crc32c(content[body_at:end], crc32c(content[at : at + _UNSUMMED.size])) != crc:
+        raise CorruptMessage("a block does not match its checksum")
+    split = body_at + entries * keys.itemsize
+    keys.frombytes(content[body_at:split])
+    values.frombytes(content[split:end])
+    if sys.byteorder == "little":
+        keys.byteswap()
+        values.byteswap()
+    return Block(keys, values, covered, end)
 
 
 def _big_endian(column: "array[int]") -> bytes:

@@ -67,6 +67,10 @@ class Keeper(Protocol):
         """Write durably that bytes at and behind `offset` are not to be trusted; raises `OSError`."""
         ...
 
+    def report_damage(self, what: str) -> None:
+        """Durable bytes are not what they were; said before anything is done about it."""
+        ...
+
     def halt(self, what: str, error: OSError) -> NoReturn:
         """End the process at once, without any marker of a clean stop (`os._exit(70)` in the product)."""
         ...

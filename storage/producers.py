@@ -29,6 +29,7 @@ its payload is kept and saved but not read yet: nothing asks for it before marke
 coordinators, and that is where an old coordinator has to be refused.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import Final, NamedTuple
@@ -123,6 +124,10 @@ class Producers:
         """What is known of that producer."""
         return self._entries.get(producer_id)
 
+    def items(self) -> Iterable[tuple[int, ProducerEntry]]:
+        """Every producer's id and what is known of it, by id."""
+        return sorted(self._entries.items())
+
     def check(self, header: BatchHeader) -> Append | Duplicate:
         """What a batch from a client is: to be appended, a duplicate, or refused (the table above)."""
         producer_id = header.producer_id
@@ -215,7 +220,7 @@ class Producers:
                     entry.transaction_start,
                     entry.batches,
                 )
-                for producer_id, entry in sorted(self._entries.items())
+                for producer_id, entry in self.items()
             ]
         )
         return _PREFIX.pack(SNAPSHOT_VERSION, _crc(SNAPSHOT_VERSION, payload)) + payload

@@ -123,7 +123,9 @@ class Opening:
         self._segments = [segment]
 
     def _damage(self, what: str) -> None:
-        self.findings.damage.append(f"{self._directory.path}: {what}")
+        damage = f"{self._directory.path}: {what}"
+        self.findings.damage.append(damage)
+        self._keeper.report_damage(damage)
 
     def _remove_leftovers(self) -> None:
         """What a crash left half-made, and indexes whose log is gone."""

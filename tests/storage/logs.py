@@ -27,6 +27,7 @@ class Keeper:
         self.open_segments = OpenSegments(max_open)
         self.directory = directory
         self.halted: list[str] = []
+        self.damage: list[str] = []
 
     def lower_recovery_point(self, log: Log, offset: int) -> None:
         assert log.directory.path.endswith("orders-0")
@@ -39,6 +40,9 @@ class Keeper:
         if not self.directory.exists("recovery-point"):
             return 0
         return int.from_bytes(read_whole(self.directory, "recovery-point"), "big")
+
+    def report_damage(self, what: str) -> None:
+        self.damage.append(what)
 
     def halt(self, what: str, error: OSError) -> NoReturn:
         self.halted.append(what)

@@ -1,0 +1,255 @@
+"""All the logs of one data directory: opened together, checkpointed together, closed together.
+
+What it keeps true (replication/01-disk, 1.1, 1.5, 1.8, 1.13):
+
+* A log begins with nothing of another that had its name: its entries leave every checkpoint before the
+  first append (KAFKA-1647), and whose it is stands durably in it before its first segment.
+* recovery-point-offset-checkpoint never says more than is durable: it is written from what logs say after
+  their flushes, and lowered before a log is cut.
+* A directory that is not one of a partition's, or whose topic is not known, is kept and never served (stray).
+* `.clean_shutdown` is written only if every log was opened, served and closed without an error.
+
+Which partitions belong here, and how far each is committed, is not known here: that is the broker's business.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from tidelog.protocol.errors import DamagedLog, InvalidTopic, StorageError, TidelogError
+from tidelog.protocol.types import Offset, TopicId, TopicPartition
+from tidelog.storage.checkpoints import (
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    OFFSET_CHECKPOINTS,
+    RECOVERY_POINTS,
+    OffsetCheckpoint,
+    PendingWrite,
+)
+from tidelog.storage.config import LogConfig
+from tidelog.storage.crashes import CrashKind, Life
+from tidelog.storage.files import Directory
+from tidelog.storage.identity import read_topic_id, write_topic_id
+from tidelog.storage.log import Log
+from tidelog.storage.names import DELETED, STRAY, parse_partition, parted_name, partition_name
+from tidelog.storage.open_segments import OpenSegments
+from tidelog.storage.recovery import Checkpointed, Findings, Opening
+from tidelog.storage.segment import LOG
+
+Halt = Callable[[str, OSError], NoReturn]
+"""End the process at once, leaving no marker of a clean stop: `os._exit(70)` in the product."""
+
+
+@dataclass(slots=True)
+class Report:
+    """What opening a data directory brought to light: to be logged, and told to the controller."""
+
+    found: dict[TopicPartition, Findings] = field(default_factory=dict)
+    offline: dict[TopicPartition, TidelogError] = field(default_factory=dict)
+    """Logs that could not be opened: not served, and no stop is clean while there is one."""
+    stray: list[str] = field(default_factory=list)
+    """Directories put aside because nobody can say whose they are."""
+    problems: list[str] = field(default_factory=list)
+    """Checkpoints whose fallback was taken."""
+
+
+class DataDirectory:
+    """The logs of one data directory, by partition."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        life: Life,
+        config: LogConfig,
+        open_segments: OpenSegments,
+        *,
+        halt: Halt,
+        new_guard: Callable[[], AbstractContextManager[object]],
+    ) -> None:
+        self.directory = directory
+        self.life = life
+        self.open_segments = open_segments
+        self.logs: dict[TopicPartition, Log] = {}
+        self.topic_ids: dict[TopicPartition, TopicId] = {}
+        self.report = Report()
+        self._config = config
+        self._halt = halt
+        self._partitions: dict[str, TopicPartition] = {}
+        self._checkpoints = {
+            name: OffsetCheckpoint(directory, name, new_guard()) for name in OFFSET_CHECKPOINTS
+        }
+        self._high_watermarks: dict[TopicPartition, Offset] = {}
+
+    # ── opening ───────────────────────────────────────────────────────────────────────────────────
+
+    def open(self, now_ms: int) -> Iterator[None]:
+        """Open every log; yields now and then. Afterwards the recovery points are durable."""
+        said = {name: self._read(checkpoint) for name, checkpoint in self._checkpoints.items()}
+        self._high_watermarks = said[HIGH_WATERMARKS]
+        for name in self.directory.names():
+            if name.endswith(DELETED):
+                self.directory.remove_directory(name)
+            elif (partition := parse_partition(name)) is not None and self.directory.is_directory(name):
+                yield from self._open(partition, name, said, now_ms)
+        self.write_recovery_points().run()
+        self.write_log_starts().run()
+
+    def _read(self, checkpoint: OffsetCheckpoint) -> dict[TopicPartition, Offset]:
+        if self.life.last_end is CrashKind.NEW:
+            checkpoint.create()
+        offsets, problem = checkpoint.read_or_fallback()
+        if problem is not None:
+            self.report.problems.append(str(problem))
+        return offsets
+
+    def _open(
+        self,
+        partition: TopicPartition,
+        name: str,
+        said: Mapping[str, Mapping[TopicPartition, Offset]],
+        now_ms: int,
+    ) -> Iterator[None]:
+        directory = self.directory.directory(name)
+        topic_id, problem = read_topic_id(directory)
+        if topic_id is None:
+            self._set_aside(directory, name, problem)
+            return
+        checkpointed = Checkpointed(
+            said[RECOVERY_POINTS].get(partition, 0),
+            said[LOG_STARTS].get(partition),
+            self.life.last_end is CrashKind.CLEAN,
+        )
+        opening = Opening(directory, self._config, self, checkpointed)
+        self._partitions[directory.path] = partition
+        self.report.found[partition] = opening.findings
+        try:
+            yield from opening.steps(now_ms)
+        except (DamagedLog, OSError) as error:
+            self.report_damage(f"{directory.path}: {error}")
+            self.report.offline[partition] = StorageError(f"{partition} could not be opened: {error}")
+            return
+        committed = self._high_watermarks.get(partition, 0)
+        if committed > opening.log.end_offset:
+            what = f"{directory.path} ends at offset {opening.log.end_offset}, {committed} was committed"
+            opening.findings.damage.append(what)
+            self.report_damage(what)
+        self.logs[partition] = opening.log
+        self.topic_ids[partition] = topic_id
+
+    def _set_aside(self, directory: Directory, name: str, why: Exception | None) -> None:
+        """A directory without a readable topic id: one just being made if it has no segment, else a stray."""
+        if not any(file.endswith(LOG) for file in directory.names()):
+            self.directory.remove_directory(name)
+            return
+        stray = self._part(name, STRAY)
+        self.report.stray.append(f"{self.directory.path}/{stray}: {why}")
+
+    def high_watermark(self, partition: TopicPartition) -> Offset:
+        """Where the log was known to be committed to when it was last checkpointed, within what there is of it."""
+        log = self.logs[partition]
+        return min(max(self._high_watermarks.get(partition, 0), log.log_start), log.end_offset)
+
+    # ── making and removing ───────────────────────────────────────────────────────────────────────
+
+    def create(self, partition: TopicPartition, topic_id: TopicId, now_ms: int) -> Log:
+        """A new, empty log; durable when this returns."""
+        assert partition not in self.logs, partition
+        name = partition_name(partition)
+        if parse_partition(name) != partition:
+            raise InvalidTopic(f"{partition.topic!r} cannot be the name of a topic")
+        self._high_watermarks.pop(partition, None)
+        for checkpoint in self._checkpoints.values():
+            checkpoint.forget(partition)
+        directory = self.directory.directory(name, create=True)
+        self.directory.flush()
+        write_topic_id(directory, topic_id)
+        self._partitions[directory.path] = partition
+        opening = Opening(directory, self._config, self, Checkpointed())
+        for _ in opening.steps(now_ms):
+            pass
+        self.logs[partition] = opening.log
+        self.topic_ids[partition] = topic_id
+        return opening.log
+
+    def remove(self, partition: TopicPartition) -> str:
+        """Take a log out of service; the answer is the name to `destroy` when it is convenient."""
+        self._close(partition)
+        return self._part(partition_name(partition), DELETED)
+
+    def destroy(self, name: str) -> None:
+        """Remove what `remove` left (may run in a worker thread)."""
+        self.directory.remove_directory(name)
+
+    def stray(self, partition: TopicPartition) -> None:
+        """Keep a log that this node should not have, but never serve it."""
+        self._close(partition)
+        self.report.stray.append(f"{self.directory.path}/{self._part(partition_name(partition), STRAY)}")
+
+    def _close(self, partition: TopicPartition) -> None:
+        log = self.logs.pop(partition)
+        del self.topic_ids[partition], self._partitions[log.directory.path]
+        log.abandon()
+
+    def _part(self, name: str, ending: str) -> str:
+        """Rename a partition's directory so that it is none any more."""
+        taken = self.directory.names()
+        parted = next(
+            new for new in (parted_name(name, n, ending) for n in range(len(taken) + 1)) if new not in taken
+        )
+        self.directory.rename(name, parted)
+        self.directory.flush()
+        return parted
+
+    # ── checkpoints ───────────────────────────────────────────────────────────────────────────────
+
+    def write_high_watermarks(self, committed: Mapping[TopicPartition, Offset]) -> PendingWrite:
+        """Every hosted partition's, led, followed or leaderless (KAFKA-1647); `run` it anywhere."""
+        self._high_watermarks.update(committed)
+        return self._checkpoints[HIGH_WATERMARKS].prepare(
+            {partition: self.high_watermark(partition) for partition in self.logs}
+        )
+
+    def write_recovery_points(self) -> PendingWrite:
+        """What is durable now. Nothing is to be cut between this and the end of its `run`."""
+        for log in self.logs.values():
+            log.recovery_point = log.durable_offset
+        return self._checkpoints[RECOVERY_POINTS].prepare(
+            {partition: log.durable_offset for partition, log in self.logs.items()}
+        )
+
+    def write_log_starts(self) -> PendingWrite:
+        """Where readers begin."""
+        return self._checkpoints[LOG_STARTS].prepare(
+            {partition: log.log_start for partition, log in self.logs.items()}
+        )
+
+    # ── what a log needs of its keeper ────────────────────────────────────────────────────────────
+
+    def lower_recovery_point(self, log: Log, offset: Offset) -> None:
+        """Write durably that bytes at and behind `offset` are not to be trusted."""
+        partition = self._partitions[log.directory.path]
+        points = {other: one.recovery_point for other, one in self.logs.items()}
+        points[partition] = offset
+        self._checkpoints[RECOVERY_POINTS].write(points)
+
+    def report_damage(self, what: str) -> None:
+        """On record before anything is done about it: a kill in between must not hide it (DECISIONS 2)."""
+        self.report.problems.append(what)
+        self.life.worsen(CrashKind.DAMAGED)
+
+    def halt(self, what: str, error: OSError) -> NoReturn:
+        """End the process at once."""
+        self._halt(f"{self.directory.path}: {what}", error)
+
+    # ── stopping ──────────────────────────────────────────────────────────────────────────────────
+
+    def close(self, committed: Mapping[TopicPartition, Offset]) -> None:
+        """A clean stop: everything durable, then every checkpoint, then the marker that says so."""
+        for log in self.logs.values():
+            log.close()
+        self.write_recovery_points().run()
+        self.write_log_starts().run()
+        self.write_high_watermarks(committed).run()
+        if not self.report.offline:
+            self.life.stop_cleanly()

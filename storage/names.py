@@ -1,0 +1,33 @@
+"""Names of directories: partitions, and what is left of them.
+
+orders-0                                  a partition
+orders-0.<32 hex>-delete                  waiting to be removed
+orders-0.<32 hex>-stray                   data that this node should not have, kept for the operator
+"""
+
+import re
+from typing import Final
+
+from tidelog.protocol.types import TopicPartition
+
+DELETED: Final = "-delete"
+STRAY: Final = "-stray"
+_PARTITION: Final = re.compile(r"([A-Za-z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})")
+
+
+def partition_name(partition: TopicPartition) -> str:
+    """The directory of a partition."""
+    return f"{partition.topic}-{partition.partition}"
+
+
+def parse_partition(name: str) -> TopicPartition | None:
+    """The partition whose directory that is; parsed by its last dash, for topics have dashes too."""
+    found = _PARTITION.fullmatch(name)
+    if found is None or found[1] in (".", ".."):
+        return None
+    return TopicPartition(found[1], int(found[2]))
+
+
+def parted_name(name: str, number: int, ending: str) -> str:
+    """The name that a partition's directory gets when it is none any more."""
+    return f"{name}.{number:032x}{ending}"
