@@ -1,15 +1,8 @@
 """Every message by its tag.
 
 A reply has its request's tag; 0 is Refused, which may answer any request. A tag is never used again for
-anything else. They come in ranges, so that messages of one subject lie together:
-
-      1..15   the connection            48..63   transactions
-     16..31   reading and writing       64..79   administration
-     32..47   groups                    80..95   between brokers
-                                        96..111  brokers to controllers
-                                       112..127  between controllers
-
-All are below 128, one byte on the wire.
+anything else. They come in ranges, so that messages of one subject lie together and each has room to grow;
+all are below 128, one byte on the wire.
 """
 
 from collections.abc import Iterable
@@ -24,6 +17,18 @@ from tidelog.protocol.messages.offsets import DeleteRecords, EpochEnds, ListOffs
 from tidelog.protocol.messages.produce import InitProducerId, Produce
 from tidelog.protocol.messages.replication import AlterPartition, Flushed
 from tidelog.protocol.messages.shapes import Reply, Request
+
+SUBJECTS: Final[dict[range, str]] = {
+    range(1, 16): "Connections: whoever connected says it to whoever listens",
+    range(16, 32): "Reading and writing: clients, and followers that fetch, to a broker",
+    range(32, 48): "Groups: clients to the broker that coordinates the group",
+    range(48, 64): "Transactions: clients to the broker that coordinates the transaction",
+    range(64, 80): "Administration: clients to any broker",
+    range(80, 96): "Replication: brokers to the leader of a partition",
+    range(96, 112): "Brokers to the active controller",
+    range(112, 128): "Controllers to each other",
+}
+"""What the tags of requests are about, and who says it to whom."""
 
 _M = TypeVar("_M", Request, Reply)
 
