@@ -85,9 +85,13 @@ class DataDirectory:
 
     def open(self, now_ms: int) -> Iterator[None]:
         """Open every log; yields now and then. Afterwards the recovery points are durable."""
+        names = self.directory.names()
+        if not any(parse_partition(name) for name in names):
+            for checkpoint in self._checkpoints.values():
+                checkpoint.create()  # a missing purge file would mean that much has been purged
         said = {name: self._read(checkpoint) for name, checkpoint in self._checkpoints.items()}
         self._high_watermarks = said[HIGH_WATERMARKS]
-        for name in self.directory.names():
+        for name in names:
             if name.endswith(DELETED):
                 self.directory.remove_directory(name)
             elif (partition := parse_partition(name)) is not None and self.directory.is_directory(name):
@@ -96,8 +100,6 @@ class DataDirectory:
         self.write_log_starts().run()
 
     def _read(self, checkpoint: OffsetCheckpoint) -> dict[TopicPartition, Offset]:
-        if self.life.last_end is CrashKind.NEW:
-            checkpoint.create()
         offsets, problem = checkpoint.read_or_fallback()
         if problem is not None:
             self.report.problems.append(str(problem))

@@ -28,8 +28,6 @@ class Flush:
     """What leader-epoch-checkpoint has to say, if it does not already."""
     changes: int
     """Of the epochs, when this began."""
-    truncations: int
-    """Of the log, when this began."""
     error: OSError | None = None
     _files: list[File] = field(default_factory=list)
 

@@ -107,7 +107,6 @@ class Log:
         self._cut = False
         """A file was shortened since the last flush: until the next one, what was cut off may come back."""
         self._epochs_saved = self.epochs.changes
-        self._truncations = 0
         self._flushing: Flush | None = None
         self._check()
 
@@ -118,6 +117,11 @@ class Log:
     def end_offset(self) -> Offset:
         """The offset that the next record will get."""
         return self._segments[-1].next_offset
+
+    @property
+    def is_flushing(self) -> bool:
+        """Whether a flush is under way: truncations wait for its end."""
+        return self._flushing is not None
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -301,7 +305,6 @@ class Log:
             snapshots=tuple(self._snapshots),
             epochs=self.epochs.entries if changes != self._epochs_saved else None,
             changes=changes,
-            truncations=self._truncations,
         )
         flush.pin()
         return flush
@@ -313,8 +316,6 @@ class Log:
         flush.unpin()
         if flush.error is not None:
             self._keeper.halt(f"flush {self}", flush.error)
-        if flush.truncations != self._truncations:
-            return  # what was flushed may be gone, and other bytes stand in its place
         self.durable_offset = flush.upto
         self._epochs_saved = flush.changes
         self._unflushed = [segment for segment in self._unflushed if segment not in flush.segments]
@@ -373,7 +374,11 @@ class Log:
     # ── cutting ───────────────────────────────────────────────────────────────────────────────────
 
     def truncate_to(self, offset: Offset, now_ms: int) -> None:
-        """Cut off everything at and behind `offset`, in an order that a crash may interrupt anywhere (1.11)."""
+        """Cut off everything at and behind `offset`, in an order that a crash may interrupt anywhere (1.11).
+
+        Not while a flush is under way: what it reports would be of other bytes than those that stand there.
+        """
+        assert self._flushing is None, f"{self} is being flushed"
         if offset >= self.end_offset:
             return
         assert offset >= self.log_start, (offset, self.log_start)
@@ -382,7 +387,6 @@ class Log:
             if offset < self.recovery_point:
                 self._keeper.lower_recovery_point(self, offset)
                 self.recovery_point = offset
-            self._truncations += 1
             kept = self._segment_of(offset)
             # Highest first: a crash leaves a prefix, never a gap.
             while len(self._segments) - 1 > kept:
@@ -408,10 +412,10 @@ class Log:
 
     def truncate_fully_and_start_at(self, offset: Offset) -> None:
         """Forget everything and begin again, empty, at `offset`: nothing here is of use (1.11)."""
+        assert self._flushing is None, f"{self} is being flushed"
         try:
             self._keeper.lower_recovery_point(self, 0)
             self.recovery_point = 0
-            self._truncations += 1
             while self._segments:
                 self._segments.pop().remove()
             producer_snapshots.remove_above(self.directory, -1)

@@ -263,16 +263,16 @@ def test_a_flush_covers_what_was_there_when_it_began(host: Host) -> None:
     assert host.log.durable_offset == 1
 
 
-def test_a_flush_begun_before_a_truncation_proves_nothing(host: Host) -> None:
-    for mark in (b"a", b"b"):
-        host.log.append(batch(mark=mark), 0, now_ms=0)
+def test_nothing_is_cut_while_a_flush_is_under_way(host: Host) -> None:
+    """What the flush reports would be of other bytes than those that then stand there."""
+    host.log.append(batch(), 0, now_ms=0)
     flush = host.log.begin_flush()
     assert flush is not None
-    host.log.truncate_to(1, now_ms=0)
-    host.log.append(batch(mark=b"c"), 0, now_ms=0)
-    flush.run()
-    host.log.end_flush(flush)
-    assert host.log.durable_offset == 0
+    assert host.log.is_flushing
+    with pytest.raises(AssertionError, match="being flushed"):
+        host.log.truncate_to(0, now_ms=0)
+    with pytest.raises(AssertionError, match="being flushed"):
+        host.log.truncate_fully_and_start_at(7)
 
 
 def test_a_failed_flush_ends_the_process(host: Host) -> None:
