@@ -16,7 +16,7 @@ and no call per record: docs/adr/0030-columns.md has the figures.
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 from operator import lt
 from types import NoneType
 from typing import Annotated, Any, Final, TypeAlias
@@ -48,7 +48,13 @@ Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 """A record's headers: names and values in their order, a name as often as you like."""
 
 
-_Timestamps: TypeAlias = list[Annotated[int, msgspec.Meta(ge=NO_TIMESTAMP, le=2**63 - 1)]]
+class _Writable(Struct, array_like=True, gc=False):
+    """What everybody can read again. Text would be packed too, and refused by every reader for ever."""
+
+    values: list[bytes | None]
+    keys: list[bytes | None] | None
+    timestamps: list[Annotated[int, msgspec.Meta(ge=NO_TIMESTAMP, le=2**63 - 1)]] | None
+
 
 _pack: Final = msgspec.msgpack.Encoder().encode
 _unpack: Final = msgspec.msgpack.Decoder(
@@ -155,11 +161,12 @@ def encode(  # noqa: PLR0913 -- the columns of a batch and the fields of its hea
     count = len(values)
     assert count, "a batch has a record"
     assert all(column is None or len(column) == count for column in (keys, timestamps, headers))
-    values = _checked("values", values)
-    if keys is not None:
-        keys = None if keys[0] is None and keys.count(None) == count else _checked("keys", keys)
-    base, newest, deltas = _differences([now_ms] if timestamps is None else timestamps)
-    used, payload = _packed([deltas, keys, values, _flat(headers), None], codec)
+    columns = _checked(values, keys, timestamps)
+    plain_keys = columns.keys
+    if plain_keys is not None and plain_keys[0] is None and plain_keys.count(None) == count:
+        plain_keys = None
+    base, newest, deltas = _differences(columns.timestamps or [now_ms])
+    used, payload = _packed([deltas, plain_keys, columns.values, _flat(headers), None], codec)
     return build(
         payload,
         last_offset_delta=count - 1,
@@ -244,25 +251,24 @@ def _packed(columns: list[object], codec: int) -> tuple[int, bytes]:
     return NONE, payload
 
 
-def _checked(what: str, column: Sequence[bytes | None]) -> list[bytes | None]:
-    """The column, if it holds what everybody can read again: text would be packed, and refused for ever."""
+def _checked(*columns: Sequence[object] | None) -> _Writable:
+    """The columns, if they can be read again: in one call, because looking at each type in Python is slow."""
     try:
-        # builtin_types: otherwise msgspec takes text for base64. Cheaper than looking at each type in Python.
-        return msgspec.convert(column, list[bytes | None], builtin_types=(bytes,))
+        # builtin_types: otherwise msgspec takes text for base64.
+        return msgspec.convert(columns, _Writable, builtin_types=(bytes,))
     except msgspec.ValidationError as error:
-        raise InvalidRecord(f"{what} are bytes or None: {error}") from error
+        fact, _, path = str(error).partition(" - at `$")
+        column, place = _Writable.__struct_fields__[int(path[1])], path[3:].rstrip("`")
+        raise InvalidRecord(f"{column}{place} cannot be written: {fact}") from error
 
 
-def _differences(timestamps: Sequence[int]) -> tuple[int, int, list[int] | None]:
+def _differences(times: list[int]) -> tuple[int, int, list[int] | None]:
     """The first, the newest, and each one's difference from the first unless all are the same."""
-    try:
-        times = msgspec.convert(timestamps, _Timestamps)
-    except msgspec.ValidationError as error:
-        raise InvalidRecord(f"timestamps are milliseconds since 1970, or -1: {error}") from error
     base = times[0]
-    if times.count(base) == len(times):
+    ordered = sorted(times)  # they mostly are already: cheaper than looking for the least and the largest
+    if ordered[0] == ordered[-1]:
         return base, base, None
-    return base, max(times), [each - base for each in times]
+    return base, ordered[-1], [each - base for each in times]
 
 
 def _flat(headers: Sequence[Sequence[tuple[str, bytes | None]]] | None) -> list[list[Any] | None] | None:
@@ -284,9 +290,11 @@ def _unpacked(packed: bytes, header: BatchHeader) -> list[Headers]:
     if len(flat) != header.record_count:
         raise _corrupt(header, f"it has headers for {len(flat)} of {header.record_count} records")
     some = [each for each in flat if each]
-    if any(len(each) % 2 for each in some) or not _are_headers(list(chain.from_iterable(some))):
+    joined = list(chain.from_iterable(some))
+    if any([len(each) % 2 for each in some]) or not _are_headers(joined):  # noqa: C419 -- a list is faster
         raise _corrupt(header, "a header is not a pair of text, and bytes or nil")
-    return [tuple(zip(each[::2], each[1::2], strict=True)) if each else () for each in flat]
+    pairs = zip(joined[::2], joined[1::2], strict=True)
+    return [tuple(islice(pairs, len(each) // 2)) if each else () for each in flat]
 
 
 def _are_headers(flat: list[Any]) -> bool:
