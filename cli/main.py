@@ -10,6 +10,7 @@ A noun may return or `ctx.exit` another code (3: unhealthy, or a time-out). Anyt
 bug of ours and keeps its traceback.
 """
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -19,6 +20,7 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from tidelog import __version__
+from tidelog.cli.options import output_option
 
 FAILED: Final = 1
 INTERRUPTED: Final = 130
@@ -82,8 +84,12 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, nouns=NOUNS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="tidelog", message="%(prog)s %(version)s")
-def tidelog() -> None:
+@output_option
+@click.pass_context
+def tidelog(ctx: click.Context) -> None:
     """A replicated commit log for Python, small enough to read."""
+    if os.environ.get("NO_COLOR"):
+        ctx.color = False
 
 
 @tidelog.command()
@@ -122,7 +128,22 @@ def run(command: click.Command, args: Sequence[str] | None = None) -> int:
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """The console script: run the command line of this process and exit."""
-    sys.exit(run(tidelog, args))
+    code = run(tidelog, args)
+    _let_go_of_stdout(code)
+    sys.exit(code)
+
+
+def _let_go_of_stdout(code: int) -> None:
+    """Write what is left, unless there is nobody to read it: Python would wait for them, or complain, at its end."""
+    try:
+        if code != INTERRUPTED:
+            sys.stdout.flush()
+            return
+    except OSError:
+        pass
+    from tidelog.cli.terminal import drop_stdout  # noqa: PLC0415
+
+    drop_stdout()
 
 
 def _misused(error: click.UsageError) -> int:

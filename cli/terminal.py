@@ -1,0 +1,185 @@
+"""What people read: lines, aligned columns, sizes, times, and bytes as text.
+
+What it keeps true: output is streamed, whatever its length; what came from a file cannot send a terminal any
+command, because control characters are escaped; a reader that goes away (`| head`) ends the program in silence.
+Colours are click's, which leaves them out in a pipe; the root leaves them out for NO_COLOR.
+"""
+
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import click
+
+from tidelog.protocol.types import NO_TIMESTAMP
+
+_CHUNK_CHARACTERS: Final = 64 << 10
+_ROWS_BEFORE_WIDTHS: Final = 200
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_BACKSLASHED: Final = {0x0A: "\\n", 0x0D: "\\r", 0x09: "\\t"}
+# C0, DEL, C1, and what turns the direction of text around or ends lines.
+_UNPRINTABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+class Writer:
+    """Lines to stdout, in pieces large enough for speed."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._characters = 0
+        # A terminal that cannot show a character gets its escape.
+        reconfigure = getattr(sys.stdout, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+
+    def line(self, text: str = "") -> None:
+        """One line more."""
+        self._lines.append(text)
+        self._characters += len(text) + 1
+        if self._characters > _CHUNK_CHARACTERS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Let go of all lines so far. Nobody reads them any more: the command is over, and that is no error."""
+        lines, self._lines, self._characters = self._lines, [], 0
+        if lines:
+            try:
+                click.echo("\n".join(lines))
+            except BrokenPipeError:
+                drop_stdout()
+                raise click.exceptions.Exit(0) from None
+            except OSError as error:
+                raise click.ClickException(f"cannot write to stdout: {error.strerror}") from error
+
+
+def drop_stdout() -> None:
+    """What is still to be written goes nowhere, so that Python's own flush at exit neither waits nor complains."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+class Table:
+    """Aligned columns that can be streamed: the first rows decide the widths, later ones may exceed them.
+
+    A title that begins with `>` is set to the right, with its column. The last column may be as long as it likes.
+    """
+
+    def __init__(self, writer: Writer, titles: Sequence[str], indent: str = "") -> None:
+        self._writer = writer
+        self._titles = [title.lstrip(">") for title in titles]
+        self._right = [title.startswith(">") for title in titles]
+        self._indent = indent
+        self._waiting: list[Sequence[str] | str] = []
+        self._characters = 0
+        self._widths: list[int] | None = None
+        self._rows = 0
+
+    def row(self, *cells: str) -> None:
+        """One cell per column."""
+        assert len(cells) == len(self._titles), cells
+        self._rows += 1
+        self._put(cells)
+
+    def line(self, text: str) -> None:
+        """A line of its own between two rows."""
+        self._put(text)
+
+    def end(self) -> None:
+        """No row will follow."""
+        if self._widths is None:
+            self._settle()
+
+    def _put(self, item: Sequence[str] | str) -> None:
+        if self._widths is not None:
+            self._print(item, self._widths)
+            return
+        self._waiting.append(item)
+        self._characters += sum(map(len, item))
+        if len(self._waiting) >= _ROWS_BEFORE_WIDTHS or self._characters > _CHUNK_CHARACTERS:
+            self._settle()
+
+    def _settle(self) -> None:
+        rows = [self._titles, *(item for item in self._waiting if not isinstance(item, str))]
+        self._widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        if self._rows:
+            self._writer.line(click.style(self._aligned(self._titles, self._widths), bold=True))
+        for item in self._waiting:
+            self._print(item, self._widths)
+        self._waiting.clear()
+
+    def _print(self, item: Sequence[str] | str, widths: list[int]) -> None:
+        self._writer.line(item if isinstance(item, str) else self._aligned(item, widths))
+
+    def _aligned(self, cells: Sequence[str], widths: list[int]) -> str:
+        aligned = [
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(cells, widths, self._right, strict=True)
+        ]
+        return (self._indent + "  ".join(aligned)).rstrip()
+
+
+def size(count: int) -> str:
+    """`812 B`, `4.5 KB`, `1.0 GB`: bytes, in powers of 1024."""
+    if count < 1024:
+        return f"{count} B"
+    number = float(count)
+    for unit in ("KB", "MB", "GB", "TB"):
+        number /= 1024
+        if number < 1023.95:
+            return f"{number:.1f} {unit}"
+    return f"{number / 1024:.1f} PB"
+
+
+def many(count: int, thing: str, things: str = "") -> str:
+    """`1 batch`, `2,048 batches`."""
+    return f"{count:,} {thing if count == 1 else things or thing + 's'}"
+
+
+def time(timestamp_ms: int) -> str:
+    """`2026-01-31 12:00:00.123` in UTC; `-` when there is none; the number itself when no calendar has it."""
+    if timestamp_ms == NO_TIMESTAMP:
+        return "-"
+    try:
+        at = _EPOCH + timedelta(milliseconds=timestamp_ms)
+    except OverflowError:
+        return f"{timestamp_ms} ms"
+    return at.strftime("%Y-%m-%d %H:%M:%S.") + f"{at.microsecond // 1000:03d}"
+
+
+def period(first_ms: int, last_ms: int) -> str:
+    """`2026-01-31 12:00:00 to 12:00:07`: two times, the day of the second left out where it is the same."""
+    first, last = time(first_ms).partition(".")[0], time(last_ms).partition(".")[0]
+    if first == last:
+        return first
+    same_day = first[:10] == last[:10] and len(first) == len(last)
+    return f"{first} to {last[11:] if same_day else last}"
+
+
+def printable(data: bytes) -> str:
+    """The bytes as UTF-8, what is none of it and what a terminal would obey as escapes."""
+    return _UNPRINTABLE.sub(_escape, data.decode("utf-8", "backslashreplace"))
+
+
+def quoted(data: bytes | None, most: int = 0) -> str:
+    """The bytes in quotes, at most so many characters of them; `null` is without."""
+    if data is None:
+        return "null"
+    text = data if not most else data[: 4 * most]
+    shown = printable(text.replace(b"\\", b"\\\\").replace(b"'", b"\\'"))
+    if most and (len(shown) > most or len(text) < len(data)):
+        return f"'{shown[:most]}'... ({size(len(data))})"
+    return f"'{shown}'"
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if code in _BACKSLASHED:
+        return _BACKSLASHED[code]
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
