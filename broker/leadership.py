@@ -1,0 +1,322 @@
+"""The leader's view of one partition during one leader epoch: who has what, who is in sync, what is committed.
+
+    adopt(state) ──────────► what the controller has decided holds, and nothing is pending any more
+    appended, flushed ─────► my own log has grown
+    on_fetch, on_flushed ──► a follower has told what it has
+    tick, image_changed ───► time has passed, or who is alive has changed
+                  each of them moves `high_watermark` where it may, and proposes another ISR where it should
+
+What it keeps true (docs/REPLICATION.md; I-2 to I-5, I-14, I-16 to I-19):
+
+* The high watermark never goes back, and moves only while the *committed* ISR has `min_isr` members (KIP-966).
+* It waits for everybody in the maximal ISR: the committed one, and the proposed one as long as the controller
+  has not answered through the metadata log (KIP-497). So an unknown outcome is always safe.
+* The ISR itself changes by `adopt` alone: answers to a proposal end it or leave it, they never install one (D2).
+* A follower is proposed only with what it fetched in this leader epoch and this registration of its own (KIP-903),
+  and only from where this epoch began: the high watermark alone may be stale after an election (KAFKA-7128).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from tidelog.controller.image import PartitionState
+from tidelog.protocol.errors import (
+    IneligibleReplica,
+    OperationNotAttempted,
+    StaleBrokerEpoch,
+    UnknownLeaderEpoch,
+)
+from tidelog.protocol.types import NO_EPOCH, NO_OFFSET, BrokerId, Epoch, Offset
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Who leads, and whom it believes to be alive."""
+
+    me: BrokerId
+    my_epoch: Epoch
+    """My registration."""
+    live_epoch: Callable[[BrokerId], Epoch | None]
+    """The broker epoch of a broker that is registered, unfenced and not shutting down, in my image; else None."""
+    lag_max_ms: int
+    """`replica.lag.time.max.ms`: how long a replica in sync may be behind."""
+
+
+NEVER = -(2**62)
+RETRY_MS = 100
+"""A proposal that was refused for a member is not repeated sooner, unless the image changes."""
+
+
+@dataclass(slots=True)
+class Follower:
+    """What a follower has told in this leader epoch."""
+
+    last_caught_up_ms: int = NEVER
+    fetch_offset: Offset = NO_OFFSET
+    """Everything below it, the follower has; -1: it has not fetched yet."""
+    ack_offset: Offset = NO_OFFSET
+    """What counts towards a commit: fetched, or in `group` mode also durable."""
+    log_start: Offset = NO_OFFSET
+    broker_epoch: Epoch = NO_EPOCH
+    last_fetch_ms: int = NEVER
+    last_fetch_end: Offset = NO_OFFSET
+    """Where the log ended when it fetched last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Another ISR, as it was proposed to the controller and not yet decided."""
+
+    kind: Literal["expand", "shrink"]
+    isr: tuple[BrokerId, ...]
+    partition_epoch: Epoch
+    """Of the state that it is to follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alteration:
+    """One sending of a proposal: each has a number of its own, retries included (D3)."""
+
+    alter_seq: int
+    leader_epoch: Epoch
+    partition_epoch: Epoch
+    members: tuple[tuple[BrokerId, Epoch], ...]
+
+
+class Leadership:
+    """One partition, led by `me` in `state.leader_epoch`. Time is in milliseconds of a monotonic clock."""
+
+    __slots__ = (
+        "_alter_seq",
+        "_around",
+        "_durable",
+        "_end",
+        "_me",
+        "_retry_at_ms",
+        "_start",
+        "followers",
+        "high_watermark",
+        "pending",
+        "state",
+    )
+
+    def __init__(
+        self,
+        around: Surroundings,
+        state: PartitionState,
+        *,
+        end_offset: Offset,
+        durable_offset: Offset,
+        high_watermark: Offset,
+        now_ms: int,
+    ) -> None:
+        assert state.leader == around.me, state
+        assert high_watermark <= end_offset, (high_watermark, end_offset)
+        self._around = around
+        self._me = around.me
+        self._start = end_offset
+        self._end = end_offset
+        self._durable = durable_offset
+        self._alter_seq = 0
+        self._retry_at_ms = NEVER
+        self.state = state
+        self.high_watermark = high_watermark
+        self.pending: Proposal | None = None
+        # Cleared also when the same broker is elected again: who was removed and added may be empty.
+        self.followers = {
+            replica: Follower(now_ms if replica in state.isr else NEVER)
+            for replica in state.replicas
+            if replica != around.me
+        }
+        self._advance(now_ms)
+
+    def __repr__(self) -> str:
+        return (
+            f"<leads {self.state.index} in epoch {self.state.leader_epoch}: isr {list(self.state.isr)} "
+            f"committed {self.high_watermark} of {self._end}>"
+        )
+
+    # ── what is known ─────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def epoch_start(self) -> Offset:
+        """Where this leader epoch begins in the log."""
+        return self._start
+
+    @property
+    def known_high_watermark(self) -> Offset:
+        """What may be told to others: -1 until everything that earlier leaders may have committed is covered."""
+        return self.high_watermark if self.high_watermark >= self._start else NO_OFFSET
+
+    @property
+    def maximal_isr(self) -> frozenset[BrokerId]:
+        """Everybody that the controller may now count as in sync."""
+        return frozenset(self.state.isr) | frozenset(self.pending.isr if self.pending else ())
+
+    @property
+    def has_enough_replicas(self) -> bool:
+        """Whether anything can be committed now."""
+        return len(self.state.isr) >= self.state.min_isr
+
+    def caught_up(self, follower: BrokerId, now_ms: int) -> bool:
+        """Whether it has the whole log, or had it not long ago."""
+        known = self.followers[follower]
+        return known.fetch_offset == self._end or now_ms - known.last_caught_up_ms <= self._around.lag_max_ms
+
+    def eligible(self, follower: BrokerId) -> bool:
+        """Whether it may be in the ISR: alive by my image, under the registration that it fetched with."""
+        live = self._around.live_epoch(follower)
+        return live is not None and live == self.followers[follower].broker_epoch
+
+    # ── what happens ──────────────────────────────────────────────────────────────────────────────
+
+    def adopt(self, state: PartitionState, now_ms: int) -> bool:
+        """The controller has decided, and I still lead in the same epoch. Whether the high watermark moved."""
+        assert (state.leader, state.leader_epoch) == (self._me, self.state.leader_epoch), (self.state, state)
+        assert state.partition_epoch > self.state.partition_epoch, (self.state, state)
+        self.state = state
+        self.pending = None
+        self._retry_at_ms = NEVER
+        for gone in [replica for replica in self.followers if replica not in state.replicas]:
+            del self.followers[gone]
+        for replica in state.replicas:
+            if replica != self._me and replica not in self.followers:
+                self.followers[replica] = Follower()
+        return self.image_changed(now_ms)
+
+    def image_changed(self, now_ms: int) -> bool:
+        """Who is alive may have changed: without this an idle partition would wait for a fetch (2.8)."""
+        self._retry_at_ms = NEVER
+        for replica in self.followers:
+            self._maybe_expand(replica, now_ms)
+        return self._advance(now_ms)  # KAFKA-13091: after a shrink nobody else may come to move it
+
+    def appended(self, end_offset: Offset, now_ms: int) -> bool:
+        """My log has grown. Whether the high watermark moved: with no follower in sync it may."""
+        assert end_offset >= self._end, (end_offset, self._end)
+        self._end = end_offset
+        return len(self.state.isr) == 1 and self._advance(now_ms)
+
+    def flushed(self, durable_offset: Offset, now_ms: int) -> bool:
+        """My log is on stable storage up to there."""
+        self._durable = durable_offset
+        return self.state.flush_group and self._advance(now_ms)
+
+    def check_replica(self, follower: BrokerId, broker_epoch: Epoch) -> None:
+        """Refuse a fetch from somebody who is no replica, or no longer the one it says (2.6, 5 and 6)."""
+        known = self.followers.get(follower)
+        if known is None:
+            raise UnknownLeaderEpoch(
+                f"broker {follower} is not a replica as of partition epoch {self.state.partition_epoch}"
+            )
+        newest = max(known.broker_epoch, self._around.live_epoch(follower) or NO_EPOCH)
+        if broker_epoch < newest:
+            raise StaleBrokerEpoch(
+                f"broker {follower} fetched under epoch {broker_epoch}, {newest} is registered"
+            )
+
+    def on_fetch(
+        self,
+        follower: BrokerId,
+        *,
+        broker_epoch: Epoch,
+        fetch_offset: Offset,
+        durable_offset: Offset,
+        log_start: Offset,
+        now_ms: int,
+    ) -> bool:
+        """A valid fetch that does not diverge. Whether the high watermark moved."""
+        known = self.followers[follower]
+        # Overwritten, not maximised: after a restart the smaller value is the truth (2.7).
+        known.fetch_offset = fetch_offset
+        known.log_start = log_start
+        known.ack_offset = min(durable_offset, fetch_offset) if self.state.flush_group else fetch_offset
+        known.broker_epoch = broker_epoch
+        if fetch_offset >= self._end:
+            known.last_caught_up_ms = max(known.last_caught_up_ms, now_ms)
+        elif fetch_offset >= known.last_fetch_end:
+            known.last_caught_up_ms = max(known.last_caught_up_ms, known.last_fetch_ms)
+        known.last_fetch_end = self._end
+        known.last_fetch_ms = now_ms
+        if follower not in self.state.isr:
+            self._maybe_expand(follower, now_ms)
+        return self._advance(now_ms)
+
+    def on_flushed(
+        self, follower: BrokerId, broker_epoch: Epoch, durable_offset: Offset, now_ms: int
+    ) -> bool:
+        """A follower's disk has caught up (DECISIONS 25): it touches what counts, capped by what was fetched."""
+        known = self.followers[follower]
+        if known.broker_epoch != broker_epoch or not self.state.flush_group:
+            return False
+        known.ack_offset = max(known.ack_offset, min(durable_offset, known.fetch_offset))
+        if follower not in self.state.isr:
+            self._maybe_expand(follower, now_ms)
+        return self._advance(now_ms)
+
+    def tick(self, now_ms: int) -> None:
+        """Propose an ISR without those who have fallen behind; call it every half of the lag allowed."""
+        if self.pending is not None or now_ms < self._retry_at_ms:
+            return
+        isr = tuple(r for r in self.state.isr if r == self._me or self.caught_up(r, now_ms))
+        if len(isr) < len(self.state.isr):
+            self.pending = Proposal("shrink", isr, self.state.partition_epoch)
+
+    # ── proposals and their answers ───────────────────────────────────────────────────────────────
+
+    def alteration(self) -> Alteration | None:
+        """What to send to the controller now, under a number that was never used; None: nothing is pending."""
+        if self.pending is None:
+            return None
+        self._alter_seq += 1
+        members = tuple((member, self._epoch_of(member)) for member in self.pending.isr)
+        return Alteration(self._alter_seq, self.state.leader_epoch, self.pending.partition_epoch, members)
+
+    def refused(self, alteration: Alteration, error: type[Exception], now_ms: int) -> None:
+        """The controller has refused. Only for reasons that no replay will bring is the proposal given up.
+
+        Everything else keeps it pending, and with it the maximal ISR: a newer state is on its way.
+        """
+        current = (
+            alteration.alter_seq == self._alter_seq
+            and alteration.partition_epoch == self.state.partition_epoch
+        )
+        if current and issubclass(error, IneligibleReplica | OperationNotAttempted):
+            self.pending = None
+            self._retry_at_ms = now_ms + RETRY_MS
+
+    def _epoch_of(self, member: BrokerId) -> Epoch:
+        return self._around.my_epoch if member == self._me else self.followers[member].broker_epoch
+
+    def _maybe_expand(self, follower: BrokerId, now_ms: int) -> None:
+        known = self.followers[follower]
+        if (
+            self.pending is None
+            and follower not in self.state.isr
+            and known.ack_offset >= max(self.high_watermark, self._start)
+            and now_ms >= self._retry_at_ms
+            and self.eligible(follower)
+        ):
+            self.pending = Proposal("expand", (*self.state.isr, follower), self.state.partition_epoch)
+
+    def _advance(self, now_ms: int) -> bool:
+        """Move the high watermark to what everybody has who must (2.4)."""
+        state = self.state
+        if len(state.isr) < state.min_isr:
+            return False
+        reached = self._durable if state.flush_group else self._end
+        pending = self.pending.isr if self.pending else ()
+        for replica, known in self.followers.items():
+            # A caught-up replica about to join is waited for, so that it need not chase the high watermark;
+            # by `eligible`, so that one that is fenced or stopping cannot hold it back (KAFKA-15021).
+            if known.ack_offset < reached and (
+                replica in state.isr
+                or replica in pending
+                or (self.eligible(replica) and self.caught_up(replica, now_ms))
+            ):
+                reached = known.ack_offset
+        if reached <= self.high_watermark:
+            return False
+        self.high_watermark = reached
+        return True

@@ -1,0 +1,32 @@
+"""What a leader checks before it answers a fetch: epochs first, then the place (docs/REPLICATION.md).
+
+The order is part of the rule: an old epoch is told before anything that depends on it (KAFKA-14078), and a
+place below the log's start before a divergence (KAFKA-12996). None of this changes any state (KAFKA-13141).
+"""
+
+from tidelog.protocol.errors import FencedLeaderEpoch, OffsetOutOfRange, UnknownLeaderEpoch
+from tidelog.protocol.types import NO_EPOCH, Epoch, Offset
+from tidelog.storage.epochs import EpochEnd
+from tidelog.storage.log import Log
+
+
+def check_leader_epoch(believed: Epoch, mine: Epoch) -> None:
+    """Refuse who believes in another leadership than mine; -1 does not say."""
+    if believed in {NO_EPOCH, mine}:
+        return
+    if believed < mine:
+        raise FencedLeaderEpoch(f"the leader epoch is {mine}, the request was made in {believed}")
+    raise UnknownLeaderEpoch(f"the request was made in leader epoch {believed}, this broker knows of {mine}")
+
+
+def check_place(log: Log, fetch_offset: Offset, last_fetched_epoch: Epoch) -> EpochEnd | None:
+    """Where the reader's log parts from this one; None: nowhere, and `fetch_offset` is a place in it."""
+    if fetch_offset < log.log_start:
+        raise OffsetOutOfRange(f"offset {fetch_offset} lies below {log.log_start}, where the log starts")
+    if last_fetched_epoch != NO_EPOCH:
+        found = log.epochs.end_offset_for(last_fetched_epoch, log.end_offset)
+        if found.epoch < last_fetched_epoch or found.end < fetch_offset:
+            return found
+    if fetch_offset > log.end_offset:
+        raise OffsetOutOfRange(f"offset {fetch_offset} lies above {log.end_offset}, where the log ends")
+    return None
