@@ -11,6 +11,7 @@ What it keeps true:
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias, cast
 
@@ -116,6 +117,9 @@ class Connection(asyncio.BufferedProtocol):
 
     async def say_hello(self, hello: Hello, timeout_ms: float) -> None:
         """The first request; its answer tells what the node takes."""
+        if self._reason is not None:
+            # Turned away before a word was said.
+            raise self._reason
         welcome, _ = await self.call(hello, timeout_ms=timeout_ms)
         if not isinstance(welcome, Welcome):
             raise ConnectionFailed(f"{self.host}:{self.port} answered Hello with {type(welcome).__name__}")
@@ -357,7 +361,7 @@ async def connect(
                 connection.abort()
                 raise
     except OSError as error:
-        # The system's errors, and both its TimeoutError and ours.
-        cause = error.strerror or str(error) or f"no answer within {timeout_ms:.0f} ms"
+        # TimeoutError is both the system's (with a number) and asyncio's.
+        cause = os.strerror(error.errno) if error.errno else str(error) or f"no answer in {timeout_ms:.0f} ms"
         raise ConnectionFailed(f"{host}:{port}: {cause}") from error
     return connection

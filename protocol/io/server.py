@@ -157,6 +157,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Cut the connection off."""
         if not self.closed:
             logger.warning("connection.aborted peer=%s reason=%r", self.peer, reason)
+            self.closed = True
+            self._reader.hold()
             self.outbox.drop()
             self._transport.abort()
 
@@ -291,9 +293,10 @@ class ServerConnection(asyncio.BufferedProtocol):
             if self.unanswered <= self._bounds.limits.max_requests_in_flight // 2:
                 self._may_read(_FOR_ANSWERS)
         outbox = self.outbox
-        if self._consuming:
-            if outbox.unsent_bytes > _FLUSH_ABOVE_BYTES:
-                outbox.flush()
+        if outbox.unsent_bytes > _FLUSH_ABOVE_BYTES:
+            outbox.flush()
+        elif self._consuming:
+            pass
         elif not self.unanswered:
             # Nothing else is owed, so nothing is worth waiting for.
             outbox.flush()
