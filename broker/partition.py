@@ -1,0 +1,336 @@
+"""One replica of a partition on this broker: its log, and the role that the cluster gave it.
+
+    NONE ──adopt──► LEADER ◄──adopt──► FOLLOWER          (any) ──go_offline──► OFFLINE until the process ends
+
+The rules are in `Leadership` and `Followership`; this carries them to the log and back, without an await: what
+a request sees is one moment. Who may ask is checked in the order of docs/REPLICATION.md, and the first check
+that fails decides the answer.
+
+What it keeps true (I-5, I-9, I-19, I-22, I-38, I-75):
+
+* log start <= high watermark <= end of the log, and the high watermark never goes back but by a permitted loss.
+* Only a leader appends what clients send, only a follower what its leader sends, and only for the leadership
+  that it was asked under.
+* Nothing at or above the high watermark is handed to a consumer.
+"""
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from tidelog.broker.leadership import Leadership, Surroundings
+from tidelog.controller.image import PartitionState
+from tidelog.protocol.batch import read_header
+from tidelog.protocol.errors import (
+    InvalidRequiredAcks,
+    NotEnoughReplicas,
+    NotLeaderOrFollower,
+    OffsetNotAvailable,
+    OffsetOutOfRange,
+    ReplicaNotAvailable,
+    StorageError,
+    TidelogError,
+)
+from tidelog.protocol.messages import ACKS_ALL, EpochEnd, PartitionFetch
+from tidelog.protocol.types import (
+    NO_BROKER,
+    NO_OFFSET,
+    NO_PRODUCER_ID,
+    BrokerId,
+    Buffer,
+    Epoch,
+    Offset,
+    TopicPartition,
+)
+from tidelog.replication.fetch import check_leader_epoch, check_place
+from tidelog.replication.followership import (
+    Append,
+    Followership,
+    GoOffline,
+    Leading,
+    LogView,
+    StartAt,
+    Step,
+    Truncate,
+)
+from tidelog.storage.log import Appended, Log
+
+EMPTY: Final = memoryview(b"")
+
+
+class Readable(NamedTuple):
+    """What a reader gets at one moment: every field is of the same state of the partition."""
+
+    data: memoryview
+    high_watermark: Offset
+    log_start: Offset
+    end_offset: Offset
+    diverging: EpochEnd | None = None
+
+
+@dataclass(slots=True)
+class Loss:
+    """Committed records that an unclean election took from this replica: told loudly."""
+
+    first: Offset
+    end: Offset
+
+
+class Partition:
+    """A replica, and what it is now."""
+
+    __slots__ = (
+        "_follower_hwm",
+        "_heard_from_leader_ms",
+        "_lag_max_ms",
+        "followership",
+        "leadership",
+        "log",
+        "losses",
+        "name",
+        "offline",
+        "state",
+    )
+
+    def __init__(self, name: TopicPartition, log: Log, high_watermark: Offset) -> None:
+        self.name = name
+        self.log = log
+        self.state: PartitionState | None = None
+        self.leadership: Leadership | None = None
+        self.followership: Followership | None = None
+        self.offline: str | None = None
+        self.losses: list[Loss] = []
+        self._follower_hwm = high_watermark
+        self._heard_from_leader_ms: int | None = None
+        self._lag_max_ms = 0
+
+    def __repr__(self) -> str:
+        role = self.offline or self.leadership or self.followership or "no role"
+        return f"<{self.name} {role} {self.log.log_start}..{self.high_watermark}..{self.log.end_offset}>"
+
+    # ── what it is ────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def high_watermark(self) -> Offset:
+        """Everything below it is committed, as far as this replica knows."""
+        return self.leadership.high_watermark if self.leadership is not None else self._follower_hwm
+
+    @property
+    def leader_epoch(self) -> Epoch:
+        """Of the leadership that was adopted last; -1 before the first."""
+        return self.state.leader_epoch if self.state is not None else -1
+
+    @property
+    def leader(self) -> BrokerId:
+        """Who leads, as far as is known here."""
+        return self.state.leader if self.state is not None else NO_BROKER
+
+    def adopt(self, state: PartitionState, around: Surroundings, now_ms: int) -> bool:
+        """The cluster has decided. Whether the role or the leader epoch changed (waiting answers must be tried)."""
+        if self.state is not None and state.partition_epoch <= self.state.partition_epoch:
+            assert state.partition_epoch < self.state.partition_epoch or state == self.state, (
+                self.state,
+                state,
+            )
+            return False
+        before, self.state = self.state, state
+        self._lag_max_ms = around.lag_max_ms
+        if self.offline is not None:
+            return False
+        same = before is not None and (before.leader, before.leader_epoch) == (
+            state.leader,
+            state.leader_epoch,
+        )
+        if state.leader == around.me:
+            if same and self.leadership is not None:
+                self.leadership.adopt(state, now_ms)
+            else:
+                self._lead(state, around, now_ms)
+        elif same and self.followership is not None:
+            self.followership.adopt(_leading(state))
+        else:
+            self._follow(state)
+        return not same
+
+    def _lead(self, state: PartitionState, around: Surroundings, now_ms: int) -> None:
+        self.leadership = Leadership(
+            around,
+            state,
+            end_offset=self.log.end_offset,
+            durable_offset=self.log.durable_offset,
+            high_watermark=self.high_watermark,
+            now_ms=now_ms,
+        )
+        self.followership = None
+
+    def _follow(self, state: PartitionState) -> None:
+        """Nothing is cut here: where the logs part, the leader will say (2.16)."""
+        self._follower_hwm = self.high_watermark
+        self.leadership = None
+        self.followership = Followership(_leading(state)) if state.leader != NO_BROKER else None
+        self._heard_from_leader_ms = None
+
+    def go_offline(self, why: str) -> None:
+        """The log is not to be trusted or cannot be written: serve nothing of it."""
+        self._follower_hwm = self.high_watermark
+        self.leadership = self.followership = None
+        self.offline = why
+
+    # ── leading ───────────────────────────────────────────────────────────────────────────────────
+
+    def led(self, believed_epoch: Epoch) -> Leadership:
+        """My leadership, for a request made in that leader epoch (-1: it does not say)."""
+        if self.offline is not None:
+            raise StorageError(f"{self.name} is offline on this broker: {self.offline}")
+        if self.state is not None:
+            check_leader_epoch(believed_epoch, self.state.leader_epoch)
+        if self.leadership is None:
+            raise NotLeaderOrFollower(self._who_leads())
+        return self.leadership
+
+    def _who_leads(self) -> str:
+        if self.leader == NO_BROKER:
+            return f"{self.name} has no leader in epoch {self.leader_epoch}"
+        return f"broker {self.leader} leads {self.name} since epoch {self.leader_epoch}, this is another one"
+
+    def produce(self, batch: Buffer, acks: int, believed_epoch: Epoch, now_ms: int) -> Appended:
+        """Append a client's batch; with acks=all the caller waits until `high_watermark` has passed its end."""
+        leadership = self.led(believed_epoch)
+        if acks not in {0, 1, ACKS_ALL}:
+            raise InvalidRequiredAcks(f"acks={acks}: it is 0, 1 or -1 (all)")
+        if acks != ACKS_ALL and len(batch) >= 65 and read_header(batch).producer_id != NO_PRODUCER_ID:
+            raise InvalidRequiredAcks(f"acks={acks} with a producer id: an idempotent producer needs all")
+        if acks == ACKS_ALL and not leadership.has_enough_replicas:
+            raise NotEnoughReplicas(
+                f"{self.name} has {len(leadership.state.isr)} replicas in sync, "
+                f"min.insync.replicas is {leadership.state.min_isr}"
+            )
+        try:
+            appended = self.log.append(batch, leadership.state.leader_epoch, now_ms)
+        except StorageError as error:
+            self.go_offline(str(error))
+            raise
+        leadership.appended(self.log.end_offset, now_ms)
+        return appended
+
+    def fetch_as_follower(
+        self, fetch: PartitionFetch, follower: BrokerId, broker_epoch: Epoch, now_ms: int
+    ) -> Readable | None:
+        """Take note of a follower's fetch; the answer if its log parts from mine, else None: read when you like."""
+        leadership = self.led(fetch.current_leader_epoch)
+        leadership.check_replica(follower, broker_epoch)
+        parts = check_place(self.log, fetch.fetch_offset, fetch.last_fetched_epoch)
+        if parts is not None:
+            return Readable(EMPTY, NO_OFFSET, self.log.log_start, self.log.end_offset, EpochEnd(*parts))
+        leadership.on_fetch(
+            follower,
+            broker_epoch=broker_epoch,
+            fetch_offset=fetch.fetch_offset,
+            durable_offset=fetch.durable_offset,
+            log_start=fetch.log_start,
+            now_ms=now_ms,
+        )
+        return None
+
+    def read_for_follower(self, fetch: PartitionFetch, max_bytes: int) -> Readable:
+        """Everything there is from its offset on, as much as fits; all checks anew, for time has passed."""
+        leadership = self.led(fetch.current_leader_epoch)
+        parts = check_place(self.log, fetch.fetch_offset, fetch.last_fetched_epoch)
+        if parts is not None:
+            return Readable(EMPTY, NO_OFFSET, self.log.log_start, self.log.end_offset, EpochEnd(*parts))
+        data = self.log.read(fetch.fetch_offset, max_bytes).data if max_bytes > 0 else EMPTY
+        return Readable(data, leadership.known_high_watermark, self.log.log_start, self.log.end_offset)
+
+    # ── serving consumers ─────────────────────────────────────────────────────────────────────────
+
+    def read_for_consumer(self, fetch: PartitionFetch, max_bytes: int, now_ms: int) -> Readable:
+        """Committed records from its offset on, from the leader or, where the reader asked for it, a follower."""
+        if self.leadership is None and self.followership is not None:
+            return self._read_as_follower(fetch, max_bytes, now_ms)
+        leadership = self.led(fetch.current_leader_epoch)
+        self._check_within(fetch.fetch_offset)
+        data = self._committed(fetch.fetch_offset, max_bytes)
+        return Readable(data, leadership.known_high_watermark, self.log.log_start, self.log.end_offset)
+
+    def _read_as_follower(self, fetch: PartitionFetch, max_bytes: int, now_ms: int) -> Readable:
+        check_leader_epoch(fetch.current_leader_epoch, self.leader_epoch)
+        heard = self._heard_from_leader_ms
+        if heard is None or now_ms - heard > self._lag_max_ms:
+            raise ReplicaNotAvailable(f"{self.name}: this replica has not heard from its leader of late")
+        if fetch.fetch_offset > self.log.end_offset:
+            # Not out of range: this replica may just be behind.
+            raise OffsetNotAvailable(f"{self.name}: this replica ends at {self.log.end_offset}")
+        self._check_within(fetch.fetch_offset)
+        data = self._committed(fetch.fetch_offset, max_bytes)
+        return Readable(data, self.high_watermark, self.log.log_start, self.log.end_offset)
+
+    def _check_within(self, offset: Offset) -> None:
+        if not self.log.log_start <= offset <= self.log.end_offset:
+            raise OffsetOutOfRange(
+                f"{self.name} has offsets {self.log.log_start} to {self.log.end_offset}, not {offset}"
+            )
+
+    def _committed(self, offset: Offset, max_bytes: int) -> memoryview:
+        if offset >= self.high_watermark or max_bytes <= 0:
+            return EMPTY
+        return self.log.read(offset, max_bytes, self.high_watermark).data
+
+    # ── following ─────────────────────────────────────────────────────────────────────────────────
+
+    def view(self) -> LogView:
+        """The log as the follower's rules see it."""
+        return LogView(self.log.log_start, self.log.end_offset, self._follower_hwm, self.log.epochs)
+
+    def carry_out(self, step: Step, data: Buffer, now_ms: int) -> Step:
+        """Carry out what an answer meant; the answer is the step that is left for the fetcher to take."""
+        assert self.followership is not None
+        if isinstance(step, Append):
+            return self._append(step, data, now_ms)
+        if isinstance(step, Truncate):
+            self._truncate(step, now_ms)
+        elif isinstance(step, StartAt):
+            self.log.truncate_fully_and_start_at(step.offset)
+            self._follower_hwm = step.offset
+        elif isinstance(step, GoOffline):
+            self.go_offline(step.why)
+        return step
+
+    def _append(self, step: Append, data: Buffer, now_ms: int) -> Step:
+        followership = self.followership
+        assert followership is not None
+        if len(data):
+            try:
+                self.log.append_as_follower(data, followership.leading.leader_epoch, now_ms)
+            except StorageError as error:
+                self.go_offline(str(error))
+                return GoOffline(str(error))
+            except TidelogError as error:  # the disk is full, or the batches do not continue this log
+                return followership.on_bad_bytes(str(error))
+        self._follower_hwm = followership.new_high_watermark(step.high_watermark, self.view())
+        self.log.raise_log_start(followership.new_log_start(step.log_start, self.view()))
+        self._heard_from_leader_ms = now_ms
+        return step
+
+    def _truncate(self, step: Truncate, now_ms: int) -> None:
+        if step.loses_committed:
+            self.losses.append(Loss(step.offset, self._follower_hwm))
+        self.log.truncate_to(step.offset, now_ms)
+        self._follower_hwm = min(self._follower_hwm, self.log.end_offset)
+
+    # ── both ──────────────────────────────────────────────────────────────────────────────────────
+
+    def flushed(self, now_ms: int) -> bool:
+        """The log's durable offset has moved. Whether the high watermark did."""
+        return self.leadership is not None and self.leadership.flushed(self.log.durable_offset, now_ms)
+
+    def delete_before(self, offset: Offset) -> None:
+        """As leader: records below `offset` are no longer wanted; -1 means everything committed."""
+        if self.leadership is None:
+            raise NotLeaderOrFollower(self._who_leads())
+        wanted = self.high_watermark if offset == NO_OFFSET else offset
+        if not 0 <= wanted <= self.high_watermark:
+            raise OffsetOutOfRange(f"{self.name} is committed up to {self.high_watermark}, not {wanted}")
+        self.log.raise_log_start(wanted)
+
+
+def _leading(state: PartitionState) -> Leading:
+    return Leading(state.leader, state.leader_epoch, state.unclean_epoch, state.recovering)
