@@ -7,7 +7,6 @@ Colours are click's, which leaves them out in a pipe; the root leaves them out f
 
 import contextlib
 import os
-import re
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -21,9 +20,7 @@ _CHUNK_CHARACTERS: Final = 64 << 10
 _ROWS_BEFORE_WIDTHS: Final = 200
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_BACKSLASHED: Final = {0x0A: "\\n", 0x0D: "\\r", 0x09: "\\t"}
-# C0, DEL, C1, and what turns the direction of text around or ends lines.
-_UNPRINTABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_BACKSLASHED: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 class Writer:
@@ -163,8 +160,9 @@ def period(first_ms: int, last_ms: int) -> str:
 
 
 def printable(data: bytes) -> str:
-    """The bytes as UTF-8, what is none of it and what a terminal would obey as escapes."""
-    return _UNPRINTABLE.sub(_escape, data.decode("utf-8", "backslashreplace"))
+    """The bytes as UTF-8; what is none of it, or what a terminal would obey or not show, as escapes."""
+    text = data.decode("utf-8", "backslashreplace")
+    return text if text.isprintable() else "".join(map(_escaped, text))
 
 
 def quoted(data: bytes | None, most: int = 0) -> str:
@@ -178,8 +176,10 @@ def quoted(data: bytes | None, most: int = 0) -> str:
     return f"'{shown}'"
 
 
-def _escape(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    if code in _BACKSLASHED:
-        return _BACKSLASHED[code]
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+def _escaped(character: str) -> str:
+    if character.isprintable():
+        return character
+    code = ord(character)
+    if code < 0x80:
+        return _BACKSLASHED.get(character, f"\\x{code:02x}")
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -1,0 +1,56 @@
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.cli.real_directory import RealNode
+from tidelog.cli.main import run
+from tidelog.cli.main import tidelog as root
+
+
+class Ran(NamedTuple):
+    """How a command line ended, and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        """What it printed, line by line."""
+        return self.out.splitlines()
+
+
+Tidelog = Callable[..., Ran]
+
+
+@pytest.fixture
+def tidelog(capsys: pytest.CaptureFixture[str]) -> Tidelog:
+    """Run a command line: words, or paths."""
+
+    def command(*words: str | Path) -> Ran:
+        capsys.readouterr()
+        code = run(root, [str(word) for word in words])
+        return Ran(code, *capsys.readouterr())
+
+    return command
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A data directory of a node that was stopped in order: three segments of orders-0."""
+    RealNode(tmp_path / "data").fill().stop()
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def orders(data: Path) -> Path:
+    """The partition's directory in it."""
+    return data / "orders-0"
+
+
+@pytest.fixture
+def first(orders: Path) -> Path:
+    """Its first segment."""
+    return orders / "00000000000000000000.log"
