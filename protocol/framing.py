@@ -42,7 +42,7 @@ _LENGTH_SIZE: Final = 4
 JOIN_BELOW_BYTES: Final = 64 * 1024
 """Up to here copying frames together is cheaper than a second system call or a gathered write."""
 
-SMALL_BYTES: Final = 16 * 1024
+SMALL_BYTES: Final = 64 * 1024
 """An incomplete frame up to this size waits for its rest beside the others; a larger one gets a buffer."""
 
 GLIMPSE_BYTES: Final = 4 * 1024
@@ -221,7 +221,8 @@ class FrameReader:
         at = 0
         if self.version is None:
             at = self._read_preamble(view, end)
-        unpack = LENGTHS.unpack_from
+        # A NamedTuple's own constructor costs more than all the rest of a small frame.
+        unpack, new = LENGTHS.unpack_from, tuple.__new__
         max_frame, max_head = self._limits.max_frame_bytes, self._limits.max_head_bytes
         while end - at >= _LENGTHS_SIZE:
             length, head_length = unpack(view, at)
@@ -236,9 +237,7 @@ class FrameReader:
                 break
             middle = body + head_length
             at = stop
-            yield _new_frame(
-                Frame, (view[body:middle], view[middle:stop] if stop > middle else NOTHING, False)
-            )
+            yield new(Frame, (view[body:middle], view[middle:stop] if stop > middle else NOTHING, False))
             if self._holding:
                 self._held = memoryview(bytes(view[at:end]))
                 return
@@ -263,7 +262,7 @@ class FrameReader:
         """The large frame is complete. Its buffer now belongs to whoever takes the frame."""
         view, middle = self._view, self._head_length
         self._large, self._view, self._filled = None, NOTHING, 0
-        self._after_large = True
+        self._after_large = len(view) > self._shared.size
         frame = Frame(view[:middle], view[middle:], owned=True)
         view.release()
         yield frame
@@ -293,7 +292,3 @@ class FrameReader:
                 f"a head of {head_length} bytes is above the limit of {self._limits.max_head_bytes}"
             )
         return MalformedFrame(f"a frame of {size} bytes cannot hold a head of {head_length} bytes")
-
-
-def _new_frame(kind: type[Frame], fields: tuple[memoryview, memoryview, bool]) -> Frame:
-    return tuple.__new__(kind, fields)

@@ -13,7 +13,7 @@ What it keeps true:
 import asyncio
 from typing import Final
 
-from tidelog.protocol.framing import JOIN_BELOW_BYTES, PREAMBLE, frame_start, gather
+from tidelog.protocol.framing import JOIN_BELOW_BYTES, LENGTHS, PREAMBLE, frame_start, gather
 from tidelog.protocol.limits import Limits
 from tidelog.protocol.types import Buffer
 
@@ -50,9 +50,9 @@ class Outbox:
         not change any more. A writable view may be one of a receive buffer and is copied.
         """
         if not attachments:
-            start = frame_start(head)
-            self._parts.append(start)
-            self.unsent_bytes += len(start)
+            size = len(head)
+            self._parts += (LENGTHS.pack(size + 4, size), head)
+            self.unsent_bytes += size + 8
             return
         attached = 0
         kept: list[Buffer] = []

@@ -46,7 +46,7 @@ _FLUSH_ABOVE_BYTES: Final = 512 * 1024
 class Incoming:
     """A request that has arrived. `attachment` is valid only while the handler is being called."""
 
-    __slots__ = ("_counted", "_open", "attachment", "connection", "correlation", "message")
+    __slots__ = ("_counted", "attachment", "connection", "correlation", "message", "owed")
 
     def __init__(
         self, connection: "ServerConnection", correlation: int, message: Request, attachment: memoryview
@@ -56,7 +56,8 @@ class Incoming:
         self.message = message
         self.attachment = attachment
         self._counted = 0
-        self._open = correlation != ONE_WAY
+        self.owed = correlation != ONE_WAY
+        """Whether an answer is still expected."""
 
     @property
     def one_way(self) -> bool:
@@ -70,10 +71,10 @@ class Incoming:
 
     def reply(self, message: Reply, *attachments: Buffer) -> None:
         """Answer, now or later. Attachments from 64 KB on must not change any more (`Outbox.put`)."""
-        if not self._open:
+        if not self.owed:
             assert self.one_way, f"{self.message!r} was answered twice"
             return
-        self._open = False
+        self.owed = False
         connection = self.connection
         if connection.closed:
             return
@@ -83,11 +84,6 @@ class Incoming:
     def refuse(self, error: TidelogError) -> None:
         """Answer that the request as a whole was not served."""
         self.reply(Refused(error.code, str(error)))
-
-    @property
-    def answered(self) -> bool:
-        """Whether nothing more is owed."""
-        return not self._open
 
     def count(self, size: int) -> None:
         """These bytes are held in the connection's share until the answer."""
@@ -263,13 +259,15 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._refuse_for(
                 request, UnknownServerError(f"{type(request.message).__name__} met an error that has no name")
             )
-        if request.one_way:
-            self.answered(counted)
-        elif not request.answered and not self.closed and not self._ending:
+        if request.owed:
             self._owe(request, frame, counted)
+        elif counted and request.one_way:
+            self.answered(counted)
 
     def _owe(self, request: Incoming, frame: Frame, counted: int) -> None:
         """The request will be answered later: it counts until then."""
+        if self.closed or self._ending:
+            return
         room = True
         if not counted:
             request.count(frame.size)
@@ -282,7 +280,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._stop_reading(_FOR_ROOM)
 
     def _refuse_for(self, request: Incoming, error: TidelogError) -> None:
-        if not request.answered:
+        if request.owed:
             request.refuse(error)
 
     def answered(self, counted: int) -> None:
