@@ -216,6 +216,10 @@ class Log:
         self, segment: Segment, batches: memoryview, group: list[tuple[int, BatchHeader]], now_ms: int
     ) -> None:
         try:
+            segment.make_ready(len(batches))
+        except OSError as error:
+            raise StorageError(f"{self} could not be read before it is written: {error.strerror}") from error
+        try:
             segment.write(batches)
         except OSError as error:
             self._cut_back(segment, error)
@@ -363,6 +367,12 @@ class Log:
         except OSError as error:
             raise StorageError(f"{self} could not be read at offset {offset}: {error.strerror}") from error
         return Slice(EMPTY, offset)
+
+    def bytes_between(self, offset: Offset, end: Offset) -> int:
+        """How many bytes of whole batches lie from the one with `offset` up to the one with `end`."""
+        first, last = self._segment_of(offset), self._segment_of(end)
+        between = sum(segment.size for segment in self._segments[first:last])
+        return between + self._segments[last].position_of(end) - self._segments[first].position_of(offset)
 
     def _segment_of(self, offset: Offset) -> int:
         return max(bisect_right(self._segments, offset, key=lambda segment: segment.base_offset) - 1, 0)

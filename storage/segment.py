@@ -27,6 +27,17 @@ TIME_INDEX: Final = ".timeindex"
 MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 _CURSORS: Final = 16
 _LOOKUP_BYTES: Final = 16 << 10
+_LEARNT: Final = (
+    "_last_at",
+    "_since_entry",
+    "first_timestamp",
+    "last_epoch",
+    "max_timestamp",
+    "max_timestamp_offset",
+    "next_offset",
+    "size",
+)
+"""What a segment knows from its batches, whether or not its indexes are in memory."""
 
 
 def segment_name(offset: Offset, ending: str = LOG) -> str:
@@ -104,10 +115,24 @@ class Segment:
         """The offset and the time index, reaching to the end of the segment."""
         self._open.use(self)
         if self._indexes is None:
-            for _ in self.resume(self.size, self.size):
-                pass
+            self._bring_indexes_back(self.size)
         assert self._indexes is not None
         return self._indexes
+
+    def _bring_indexes_back(self, upto: int) -> None:
+        """Learn the indexes of the first `upto` bytes again. What else is known stays, above all where the
+        segment ends: a disk that does not answer for once must not make an offset free to be used again.
+        """
+        known = [getattr(self, name) for name in _LEARNT]
+        try:
+            for _ in self.resume(upto, upto):
+                pass
+        except BaseException:
+            self._indexes = None
+            raise
+        finally:
+            for name, value in zip(_LEARNT, known, strict=True):
+                setattr(self, name, value)
 
     @property
     def index_memory(self) -> int:
@@ -267,6 +292,11 @@ class Segment:
 
     # ── writing ───────────────────────────────────────────────────────────────────────────────────
 
+    def make_ready(self, length: int) -> None:
+        """See to it that `length` bytes can be entered once they are written: then it is too late to fail."""
+        if self._indexes is None and self._since_entry + length > self._interval:
+            self.indexes()
+
     def write(self, batches: Buffer) -> None:
         """Write bytes behind the last batch. Nothing here changes until they are entered."""
         self.file().write_at(self.size, batches)
@@ -290,18 +320,11 @@ class Segment:
         self._since_entry += size
         if self._since_entry > self._interval:
             if self._indexes is None:
-                self._load_indexes_up_to(position)
+                self._bring_indexes_back(position)
             assert self._indexes is not None
             self._indexes[0].add(last - self.base_offset, position)
             self._enter_time(self._indexes[1])
             self._since_entry = 0
-
-    def _load_indexes_up_to(self, position: int) -> None:
-        """Bring the indexes back while a batch is being entered behind `position`."""
-        entered = self.size, self.next_offset, self.max_timestamp, self.max_timestamp_offset
-        for _ in self.resume(position, position):
-            pass
-        self.size, self.next_offset, self.max_timestamp, self.max_timestamp_offset = entered
 
     def _enter_time(self, times: SparseIndex) -> None:
         relative = self.max_timestamp_offset - self.base_offset

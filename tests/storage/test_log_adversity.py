@@ -1,0 +1,77 @@
+"""What goes wrong in the middle of something: the log stays what it was, or says that it is not served."""
+
+import pytest
+
+from tests.storage.logs import Host, batch, contents, offsets, placed
+from tidelog.protocol.batch import read_header
+from tidelog.protocol.errors import DamagedLog, StorageError
+from tidelog.storage.config import LogConfig
+
+ONE_SEGMENT = LogConfig(index_interval_bytes=200)
+
+
+def filled(count: int, config: LogConfig = ONE_SEGMENT, **kwargs: int) -> Host:
+    """A log of `count` batches of two records."""
+    host = Host(config=config, **kwargs)
+    for number in range(count):
+        host.log.append(batch(2, time=1000 + 10 * number), number * 3 // count, now_ms=0)
+    return host
+
+
+def path(host: Host, segment: int = -1) -> str:
+    return f"{host.path}/{host.log.segments[segment].name}"
+
+
+def readable(host: Host, segment: int = -1) -> None:
+    host.disk.medium.file_at(path(host, segment)).unreadable.clear()
+
+
+# ── indexes that must be brought back from a disk that does not answer ────────────────────────────
+
+
+def test_a_read_that_fails_moves_no_end() -> None:
+    """The indexes were let go, and what leads to them cannot be read: no offset may be used twice (I-39)."""
+    host = filled(12)
+    whole = contents(host.log)
+    host.log.segments[0].let_go()
+    host.disk.fail_reads(path(host), 0, 65)
+    with pytest.raises(StorageError):
+        host.log.read(7, 1000)
+    assert host.log.end_offset == 24
+    readable(host)
+    assert contents(host.log) == whole
+
+
+def test_an_append_while_the_indexes_cannot_be_read_overwrites_nothing() -> None:
+    host = filled(12)
+    whole = contents(host.log)
+    host.log.segments[0].let_go()
+    host.disk.fail_reads(path(host), 0, 65)
+    with pytest.raises(StorageError, match="could not be read"):
+        host.log.append(batch(size=400), 2, now_ms=0)
+    assert host.log.end_offset == 24
+    readable(host)
+    host.log.append(batch(size=400), 2, now_ms=0)
+    assert contents(host.log).startswith(whole)
+
+
+def test_rot_that_is_met_when_indexes_are_rebuilt_moves_no_end() -> None:
+    host = filled(12)
+    host.log.segments[0].forget_indexes()
+    host.disk.rot(path(host), 3 * len(batch(2)) + 5)
+    with pytest.raises(DamagedLog):
+        host.log.read(23, 1000)
+    assert host.log.end_offset == 24
+    assert offsets(host.log.read(0, 1).data) == [0]
+
+
+def test_bringing_indexes_back_during_an_append_changes_nothing_else() -> None:
+    host = filled(1, ONE_SEGMENT)
+    segment = host.log.segments[0]
+    segment.let_go()
+    made = placed(2, 7, size=400)
+    segment.write(made)
+    segment.enter(segment.size, read_header(made))
+    assert (segment.first_timestamp, segment.last_epoch) == (1001, 7)
+    segment.check_last()
+    assert segment.next_offset == 3
