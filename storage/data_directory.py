@@ -6,6 +6,7 @@ What it keeps true (replication/01-disk, 1.1, 1.5, 1.8, 1.13):
   first append (KAFKA-1647), and whose it is stands durably in it before its first segment.
 * recovery-point-offset-checkpoint never says more than is durable: it is written from what logs say after
   their flushes, and lowered before a log is cut.
+* What the checkpoints say of a log that could not be opened they go on saying, until it can be.
 * A directory that is not one of a partition's, or whose topic is not known, is kept and never served (stray).
 * `.clean_shutdown` is written only if every log was opened, served and closed without an error.
 
@@ -80,6 +81,8 @@ class DataDirectory:
             name: OffsetCheckpoint(directory, name, new_guard()) for name in OFFSET_CHECKPOINTS
         }
         self._high_watermarks: dict[TopicPartition, Offset] = {}
+        self._unopened: dict[str, dict[TopicPartition, Offset]] = {name: {} for name in OFFSET_CHECKPOINTS}
+        """What each checkpoint says of the logs that are offline: it goes on saying so until they open."""
 
     # ── opening ───────────────────────────────────────────────────────────────────────────────────
 
@@ -128,6 +131,9 @@ class DataDirectory:
         try:
             yield from opening.steps(now_ms)
         except (DamagedLog, OSError) as error:
+            for checkpoint, offsets in said.items():
+                if partition in offsets:
+                    self._unopened[checkpoint][partition] = offsets[partition]
             self.report_damage(f"{directory.path}: {error}")
             self.report.offline[partition] = StorageError(f"{partition} could not be opened: {error}")
             return
@@ -157,6 +163,7 @@ class DataDirectory:
     def create(self, partition: TopicPartition, topic_id: TopicId, now_ms: int) -> Log:
         """A new, empty log; durable when this returns."""
         assert partition not in self.logs, partition
+        assert partition not in self.report.offline, f"{partition} is here and could not be opened"
         name = partition_name(partition)
         if parse_partition(name) != partition:
             raise InvalidTopic(f"{partition.topic!r} cannot be the name of a topic")
@@ -208,23 +215,24 @@ class DataDirectory:
     def write_high_watermarks(self, committed: Mapping[TopicPartition, Offset]) -> PendingWrite:
         """Every hosted partition's, led, followed or leaderless (KAFKA-1647); `run` it anywhere."""
         self._high_watermarks.update(committed)
-        return self._checkpoints[HIGH_WATERMARKS].prepare(
-            {partition: self.high_watermark(partition) for partition in self.logs}
+        return self._prepare(
+            HIGH_WATERMARKS, {partition: self.high_watermark(partition) for partition in self.logs}
         )
 
     def write_recovery_points(self) -> PendingWrite:
         """What is durable now. Nothing is to be cut between this and the end of its `run`."""
         for log in self.logs.values():
             log.recovery_point = log.durable_offset
-        return self._checkpoints[RECOVERY_POINTS].prepare(
-            {partition: log.durable_offset for partition, log in self.logs.items()}
+        return self._prepare(
+            RECOVERY_POINTS, {partition: log.durable_offset for partition, log in self.logs.items()}
         )
 
     def write_log_starts(self) -> PendingWrite:
         """Where readers begin."""
-        return self._checkpoints[LOG_STARTS].prepare(
-            {partition: log.log_start for partition, log in self.logs.items()}
-        )
+        return self._prepare(LOG_STARTS, {partition: log.log_start for partition, log in self.logs.items()})
+
+    def _prepare(self, name: str, offsets: Mapping[TopicPartition, Offset]) -> PendingWrite:
+        return self._checkpoints[name].prepare({**self._unopened[name], **offsets})
 
     # ── what a log needs of its keeper ────────────────────────────────────────────────────────────
 
@@ -233,7 +241,7 @@ class DataDirectory:
         partition = self._partitions[log.directory.path]
         points = {other: one.recovery_point for other, one in self.logs.items()}
         points[partition] = offset
-        self._checkpoints[RECOVERY_POINTS].write(points)
+        self._prepare(RECOVERY_POINTS, points).run()
 
     def report_damage(self, what: str) -> None:
         """On record before anything is done about it: a kill in between must not hide it (DECISIONS 2)."""

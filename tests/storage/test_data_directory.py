@@ -228,6 +228,44 @@ def test_no_stop_is_clean_while_a_log_is_offline(node: Node) -> None:
     assert node.data.life.last_end is not CrashKind.CLEAN
 
 
+def test_a_log_that_could_not_be_opened_keeps_its_checkpoints(node: Node) -> None:
+    """Else its recovery point would be 0 at the next start, and damage below it cut off in silence (I-36)."""
+    node.fill(ORDERS)
+    node.fill(EVENTS)
+    node.data.logs[ORDERS].raise_log_start(5)
+    node.stop_and_start(committed=40)
+    path = "/data/orders-0/00000000000000000000.log"
+    node.disk.fail_reads(path, 0, 4000)
+    data = node.kill_and_start()
+    data.write_high_watermarks({EVENTS: 40}).run()
+    data.write_recovery_points().run()
+    data.logs[EVENTS].truncate_to(7, now_ms=0)
+    node.disk.medium.file_at(path).unreadable.clear()
+    data = node.kill_and_start()
+    assert (data.logs[ORDERS].log_start, data.high_watermark(ORDERS)) == (5, 40)
+    assert data.report.found[ORDERS].verified_bytes == 0
+
+
+def test_damage_is_reported_also_after_a_start_that_could_not_read_it(node: Node) -> None:
+    node.fill(ORDERS)
+    node.stop_and_start(committed=40)
+    path = "/data/orders-0/00000000000000000000.log"
+    node.disk.fail_reads(path, 0, 4000)
+    node.kill_and_start().write_high_watermarks({}).run()
+    node.disk.medium.file_at(path).unreadable.clear()
+    node.disk.rot(path, len(batch(2)) + 3)
+    node.data.directory.directory("orders-0").remove("00000000000000000000.index")
+    assert node.kill_and_start().report.found[ORDERS].damage != []
+
+
+def test_a_log_that_could_not_be_opened_is_not_made_anew(node: Node) -> None:
+    node.fill(ORDERS)
+    node.disk.fail_reads("/data/orders-0/00000000000000000000.log", 0, 4000)
+    node.kill_and_start()
+    with pytest.raises(AssertionError, match="orders"):
+        node.data.create(ORDERS, OTHER_ID, now_ms=0)
+
+
 @pytest.mark.parametrize("crash", [Killed, PowerCut])
 def test_a_crash_anywhere_in_a_life_leaves_a_directory_that_opens(crash: type[Crash]) -> None:
     """I-34: making, filling, cutting, removing and stopping, interrupted before every effect."""
