@@ -33,14 +33,19 @@ class Flush:
 
     def pin(self) -> None:
         """Keep the files open until `unpin`: a worker thread is going to use them."""
-        for segment in self.segments:
-            segment.pins += 1
-            self._files.append(segment.file())
+        try:
+            for segment in self.segments:
+                self._files.append(segment.file())
+                segment.pins += 1
+        except OSError:
+            self.unpin()
+            raise
 
     def unpin(self) -> None:
         """The worker thread is done with the files."""
-        for segment in self.segments:
+        for segment in self.segments[: len(self._files)]:
             segment.pins -= 1
+        self._files.clear()
 
     def run(self) -> None:
         """Do it. What went wrong is in `error`: the log decides, on the event loop, what that means."""

@@ -299,9 +299,8 @@ class Log:
             self._names_changed or self._cut or self._snapshots
         ):
             return None
-        self._cut = False
         changes = self.epochs.changes
-        self._flushing = flush = Flush(
+        flush = Flush(
             directory=self.directory,
             upto=self.end_offset,
             segments=(*self._unflushed, self._segments[-1]),
@@ -310,7 +309,11 @@ class Log:
             epochs=self.epochs.entries if changes != self._epochs_saved else None,
             changes=changes,
         )
-        flush.pin()
+        try:
+            flush.pin()
+        except OSError as error:
+            raise StorageError(f"{self} could not be opened to be flushed: {error.strerror}") from error
+        self._flushing, self._cut = flush, False
         return flush
 
     def end_flush(self, flush: Flush) -> None:
@@ -344,7 +347,8 @@ class Log:
         self.abandon()
 
     def abandon(self) -> None:
-        """Close the files and nothing else."""
+        """Close the files and nothing else. Not while a flush is under way: it would fail, and end the process."""
+        assert self._flushing is None, f"{self} is being flushed"
         for segment in self._segments:
             segment.close()
 

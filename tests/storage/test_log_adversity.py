@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.storage.logs import Host, batch, contents, offsets, placed
+from tests.storage.logs import SMALL, Host, batch, contents, offsets, placed
 from tidelog.protocol.batch import read_header
 from tidelog.protocol.errors import DamagedLog, StorageError
 from tidelog.storage.config import LogConfig
@@ -75,3 +75,33 @@ def test_bringing_indexes_back_during_an_append_changes_nothing_else() -> None:
     assert (segment.first_timestamp, segment.last_epoch) == (1001, 7)
     segment.check_last()
     assert segment.next_offset == 3
+
+
+# ── a flush that cannot begin, or must not be disturbed ───────────────────────────────────────────
+
+
+def test_a_flush_that_cannot_open_a_file_is_refused_and_may_begin_again() -> None:
+    """Nothing was forced and nothing has failed to be: the process goes on."""
+    host = filled(40, SMALL, max_open=2)
+    missing = path(host, 0)
+    host.log.segments[0].let_go()
+    host.directory.rename(host.log.segments[0].name, "elsewhere")
+    with pytest.raises(StorageError, match="could not be opened"):
+        host.log.begin_flush()
+    assert not host.log.is_flushing
+    assert [segment.pins for segment in host.log.segments] == [0] * len(host.log.segments)
+    host.directory.rename("elsewhere", missing.rpartition("/")[2])
+    host.log.flush()
+    assert host.log.durable_offset == 80
+
+
+def test_a_log_is_not_let_go_while_it_is_flushed() -> None:
+    """The flush would fail on a closed file, and end the process; or write into a later log of that name."""
+    host = filled(3)
+    flush = host.log.begin_flush()
+    assert flush is not None
+    with pytest.raises(AssertionError, match="being flushed"):
+        host.log.abandon()
+    flush.run()
+    host.log.end_flush(flush)
+    host.log.abandon()

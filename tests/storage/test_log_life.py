@@ -72,9 +72,8 @@ def a_flush_that_forgets_the_segments_before_the_last(plant: pytest.MonkeyPatch)
     """A segment must be durable before any byte of its successor counts."""
 
     def planted(self: Flush) -> None:
-        self.segments[-1].pins += 1
-        self._files.append(self.segments[-1].file())
-        for segment in self.segments[:-1]:
+        for segment in self.segments:
+            self._files.append(self.segments[-1].file())
             segment.pins += 1
 
     plant.setattr(Flush, "pin", planted)
