@@ -1,0 +1,101 @@
+"""Measures the product next to what this machine can do at best, and prints what came out.
+
+A figure means something beside its reference, which the same run has taken: the ratio is the figure. Goals
+are those of the design; a goal that is missed stays in the table. `--record` keeps a run as evidence, which
+counts as long as the code that it ran is unchanged (`--standing`).
+"""
+
+import argparse
+import json
+import shlex
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT))
+
+from scripts.benches import evidence, table  # noqa: E402
+from scripts.benches.all import BENCHES  # noqa: E402
+from scripts.benches.measure import Settings, run  # noqa: E402
+
+from tidelog.protocol.io import tune_malloc  # noqa: E402
+
+EVIDENCE = ROOT / "docs/evidence/bench.json"
+
+
+def main(arguments: list[str]) -> int:
+    """Measure what was asked for. 0: measured, whatever came out; 1: something could not be measured."""
+    options = _parser().parse_args(arguments)
+    if options.standing:
+        print(table.standing(evidence.standing(EVIDENCE, ROOT)))
+        return 0
+    unknown = sorted(set(options.names) - {bench.name for bench in BENCHES})
+    if unknown:
+        names = ", ".join(bench.name for bench in BENCHES)
+        print(f"bench: there is no {', '.join(unknown)}; there are: {names}", file=sys.stderr)
+        return 2
+    if options.record and options.quick:
+        print("bench: a quick run shows that it works, and is no evidence", file=sys.stderr)
+        return 2
+    benches = [bench for bench in BENCHES if not options.names or bench.name in options.names]
+    # A stop is a stop, and what was made is removed.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    tune_malloc()  # as the product's processes do
+    began = time.perf_counter()
+    measured = []
+    with tempfile.TemporaryDirectory(prefix="tidelog-bench-", dir=options.directory) as directory:
+        settings = Settings(Path(directory), options.rounds, options.quick)
+        for bench in benches:
+            measured.append(run(bench, settings))
+            print(table.of(measured[-1]), flush=True)
+    command = shlex.join(["scripts/bench", *arguments])
+    entry = evidence.entry(measured, settings, command, time.perf_counter() - began, ROOT)
+    if options.json:
+        Path(options.json).write_text(json.dumps(entry, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    if options.record:
+        evidence.append(EVIDENCE, entry)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench",
+        description="Measures tidelog next to what this machine can do at best.",
+        epilog="\n".join(f"  {bench.name:10} {bench.about}" for bench in BENCHES),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="benches to run (all)")
+    parser.add_argument("--quick", action="store_true", help="for function only: figures mean nothing")
+    parser.add_argument("--rounds", type=_rounds, default=7, metavar="N", help="rounds to take (7)")
+    parser.add_argument("--json", metavar="FILE", help="write the run there")
+    parser.add_argument("--record", action="store_true", help="add the run to docs/evidence/bench.json")
+    parser.add_argument("--standing", action="store_true", help="only tell which evidence still counts")
+    parser.add_argument(
+        "--directory",
+        metavar="DIR",
+        default=_directory(),
+        help="where to make files, on the disk that is meant (%(default)s)",
+    )
+    return parser
+
+
+def _rounds(text: str) -> int:
+    rounds = int(text)
+    if not 1 <= rounds <= 1000:
+        raise argparse.ArgumentTypeError("between 1 and 1000")
+    return rounds
+
+
+def _directory() -> str:
+    """What outlives a restart is on a disk, where the usual place may be memory."""
+    return "/var/tmp" if Path("/var/tmp").is_dir() else tempfile.gettempdir()  # noqa: S108 -- made inside it
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,1 @@
+"""What `scripts/bench` measures: one module per part of the product, each with its references."""

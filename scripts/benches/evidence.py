@@ -1,0 +1,188 @@
+"""Runs that were kept, and for how long they count: as long as the code that they ran is unchanged.
+
+An entry carries, per bench, one checksum of every file that the bench's module reaches by imports: the
+product's, and the bench's own. The same walk over today's tree gives the same checksum, or the entry is
+history. An entry says nothing about who took it: cores, system and versions are what a reader needs.
+"""
+
+import ast
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from scripts.benches.measure import Bench, Measured, Settings, Taken
+
+PACKAGES = ("crc32c", "cramjam", "msgpack", "msgspec", "uvloop")
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Whether a bench of a kept run still counts."""
+
+    date: str
+    commit: str
+    bench: str
+    counts: bool
+
+
+def entry(
+    measured: Sequence[Measured], settings: Settings, command: str, seconds: float, root: Path
+) -> dict[str, Any]:
+    """A run as it is kept."""
+    return {
+        "date": time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime()),
+        "commit": _git(root, "rev-parse", "HEAD"),
+        "command": command,
+        "settings": {"rounds": settings.rounds, "quick": settings.quick},
+        "machine": machine(),
+        "duration_s": round(seconds, 1),
+        "benches": {one.bench.name: _bench(one, root) for one in measured},
+    }
+
+
+def machine() -> dict[str, Any]:
+    """The shape of this machine, without its name."""
+    return {
+        "cores": os.cpu_count(),
+        "system": platform.system(),
+        "architecture": platform.machine(),
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "packages": {name: version(name) for name in PACKAGES},
+    }
+
+
+def append(path: Path, kept: dict[str, Any]) -> None:
+    """Add a run to the file."""
+    entries = _read(path)
+    entries.append(kept)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = ",\n".join(_lines(one) for one in entries)
+    path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+
+
+def standing(path: Path, root: Path) -> list[Standing]:
+    """Every bench of every kept run, oldest first, and whether it counts."""
+    return [
+        Standing(kept["date"], kept["commit"], name, bench["code"] == code(bench["modules"], root))
+        for kept in _read(path)
+        for name, bench in kept["benches"].items()
+    ]
+
+
+def code(modules: Iterable[str], root: Path) -> str:
+    """One checksum of all files of this repository that these modules reach by imports."""
+    total = sha256()
+    for file in sorted(reached(modules, root)):
+        total.update(f"{file} ".encode() + sha256((root / file).read_bytes()).digest())
+    return total.hexdigest()[:16]
+
+
+def reached(modules: Iterable[str], root: Path) -> set[str]:
+    """The files of these modules and of all that they import, wherever the import stands."""
+    found: set[str] = set()
+    waiting = list(modules)
+    while waiting:
+        file = _file(waiting.pop(), root)
+        if file is None or file in found:
+            continue
+        found.add(file)
+        waiting += _imports(ast.parse((root / file).read_text(encoding="utf-8")))
+    return found
+
+
+def _imports(tree: ast.Module) -> Iterator[str]:
+    """Everything that may be a module, its packages included."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        else:
+            continue
+        for name in names:
+            parts = name.split(".")
+            yield from (".".join(parts[:length]) for length in range(1, len(parts) + 1))
+
+
+def _file(module: str, root: Path) -> str | None:
+    """Where a module of this repository lies; components are folders at the top (docs/adr/0001)."""
+    path = module.replace(".", "/")
+    if module == "tidelog":
+        path = "src/tidelog"
+    elif path.startswith("tidelog/"):
+        path = path.removeprefix("tidelog/")
+    elif not path.startswith("scripts"):
+        return None
+    candidates = (f"{path}.py", f"{path}/__init__.py")
+    return next((file for file in candidates if (root / file).is_file()), None)
+
+
+def modules_of(bench: Bench) -> list[str]:
+    """Where the walk over a bench's code begins."""
+    return [bench.begin.__module__, *bench.also_runs]
+
+
+def _bench(measured: Measured, root: Path) -> dict[str, Any]:
+    modules = modules_of(measured.bench)
+    return {
+        "modules": modules,
+        "code": code(modules, root),
+        "seconds": round(measured.seconds, 1),
+        "foreign_cores": [_short(load) for load in measured.foreign],
+        "rows": [_row(taken) for taken in measured.rows],
+    }
+
+
+def _row(taken: Taken) -> dict[str, Any]:
+    row = taken.row
+    kept: dict[str, Any] = {"name": row.name, "unit": row.unit, "median": _short(taken.figure)}
+    kept["spread"] = _spread(taken.figures)
+    kept["rounds"] = [_short(figure) for figure in taken.figures]
+    if taken.ratio is not None and taken.reference is not None:
+        kept["reference"] = {
+            "name": row.beside,
+            "median": _short(taken.reference),
+            "spread": _spread(taken.references),
+            "rounds": [_short(figure) for figure in taken.references],
+        }
+        kept["ratio"] = _short(taken.ratio)
+    if row.goal is not None:
+        kept["goal"], kept["met"] = str(row.goal), taken.met
+    return kept
+
+
+def _spread(figures: Sequence[float]) -> list[float]:
+    return [_short(min(figures)), _short(max(figures))]
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+
+
+def _lines(kept: dict[str, Any]) -> str:
+    """An entry with a line per row: a diff shows what was added."""
+    head = {name: value for name, value in kept.items() if name != "benches"}
+    benches = []
+    for name, bench in kept["benches"].items():
+        rows = ",\n    ".join(json.dumps(row, ensure_ascii=False) for row in bench["rows"])
+        rest = json.dumps({key: value for key, value in bench.items() if key != "rows"})
+        benches.append(f'  {json.dumps(name)}: {rest[:-1]}, "rows": [\n    {rows}\n  ]}}')
+    begin = json.dumps(head, ensure_ascii=False)[:-1]
+    return f'{begin}, "benches": {{\n' + ",\n".join(benches) + "\n}}"
+
+
+def _git(root: Path, *words: str) -> str:
+    found = subprocess.run(["git", "-C", root, *words], capture_output=True, text=True, check=False)
+    return found.stdout.strip() or "unknown"
