@@ -192,7 +192,9 @@ class Partition:
             return f"{self.name} has no leader in epoch {self.leader_epoch}"
         return f"broker {self.leader} leads {self.name} since epoch {self.leader_epoch}, this is another one"
 
-    def produce(self, batch: Buffer, acks: int, believed_epoch: Epoch, now_ms: int) -> Appended:
+    def produce(
+        self, batch: Buffer, acks: int, believed_epoch: Epoch, *, now_ms: int, wall_ms: int
+    ) -> Appended:
         """Append a client's batch; with acks=all the caller waits until `high_watermark` has passed its end."""
         leadership = self.led(believed_epoch)
         if acks not in {0, 1, ACKS_ALL}:
@@ -205,7 +207,7 @@ class Partition:
                 f"min.insync.replicas is {leadership.state.min_isr}"
             )
         try:
-            appended = self.log.append(batch, leadership.state.leader_epoch, now_ms)
+            appended = self.log.append(batch, leadership.state.leader_epoch, wall_ms)
         except StorageError as error:
             self.go_offline(str(error))
             raise
@@ -280,13 +282,20 @@ class Partition:
         """The log as the follower's rules see it."""
         return LogView(self.log.log_start, self.log.end_offset, self._follower_hwm, self.log.epochs)
 
-    def carry_out(self, step: Step, data: Buffer, now_ms: int) -> Step:
-        """Carry out what an answer meant; the answer is the step that is left for the fetcher to take."""
+    def heard_from_leader(self, now_ms: int) -> None:
+        """The leader has answered, be it that there is nothing new: what is here may be read by consumers."""
+        self._heard_from_leader_ms = now_ms
+
+    def carry_out(self, step: Step, data: Buffer, wall_ms: int) -> Step:
+        """Carry out what an answer meant; the answer is the step that is left for the fetcher to take.
+
+        Nothing is cut while the log is being flushed: the caller asks again later.
+        """
         assert self.followership is not None
         if isinstance(step, Append):
-            return self._append(step, data, now_ms)
+            return self._append(step, data, wall_ms)
         if isinstance(step, Truncate):
-            self._truncate(step, now_ms)
+            self._truncate(step, wall_ms)
         elif isinstance(step, StartAt):
             self.log.truncate_fully_and_start_at(step.offset)
             self._follower_hwm = step.offset
@@ -294,12 +303,12 @@ class Partition:
             self.go_offline(step.why)
         return step
 
-    def _append(self, step: Append, data: Buffer, now_ms: int) -> Step:
+    def _append(self, step: Append, data: Buffer, wall_ms: int) -> Step:
         followership = self.followership
         assert followership is not None
         if len(data):
             try:
-                self.log.append_as_follower(data, followership.leading.leader_epoch, now_ms)
+                self.log.append_as_follower(data, followership.leading.leader_epoch, wall_ms)
             except StorageError as error:
                 self.go_offline(str(error))
                 return GoOffline(str(error))
@@ -307,13 +316,12 @@ class Partition:
                 return followership.on_bad_bytes(str(error))
         self._follower_hwm = followership.new_high_watermark(step.high_watermark, self.view())
         self.log.raise_log_start(followership.new_log_start(step.log_start, self.view()))
-        self._heard_from_leader_ms = now_ms
         return step
 
-    def _truncate(self, step: Truncate, now_ms: int) -> None:
+    def _truncate(self, step: Truncate, wall_ms: int) -> None:
         if step.loses_committed:
             self.losses.append(Loss(step.offset, self._follower_hwm))
-        self.log.truncate_to(step.offset, now_ms)
+        self.log.truncate_to(step.offset, wall_ms)
         self._follower_hwm = min(self._follower_hwm, self.log.end_offset)
 
     # ── both ──────────────────────────────────────────────────────────────────────────────────────
@@ -321,6 +329,16 @@ class Partition:
     def flushed(self, now_ms: int) -> bool:
         """The log's durable offset has moved. Whether the high watermark did."""
         return self.leadership is not None and self.leadership.flushed(self.log.durable_offset, now_ms)
+
+    @property
+    def low_watermark(self) -> Offset:
+        """The log start that every live replica has reached; my own when I do not lead."""
+        starts = [self.log.log_start]
+        if self.leadership is not None:
+            starts += [
+                f.log_start for r, f in self.leadership.followers.items() if self.leadership.eligible(r)
+            ]
+        return min(starts)
 
     def delete_before(self, offset: Offset) -> None:
         """As leader: records below `offset` are no longer wanted; -1 means everything committed."""

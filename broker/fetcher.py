@@ -1,0 +1,292 @@
+"""Follow one leader broker: ask for all partitions that it leads for us, again and again.
+
+One request in flight; what an answer means is decided by each partition's `Followership`, carried out by the
+`Partition`. An answer counts only for the followership that asked: whatever was adopted meanwhile wins (I-21).
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import NamedTuple
+
+from tidelog.broker.partition import Partition
+from tidelog.broker.replicas import Replicas
+from tidelog.broker.requests.context import Clocks
+from tidelog.protocol.bounds import Bounds
+from tidelog.protocol.errors import ConnectionFailed, TidelogError
+from tidelog.protocol.io import Connection, connect
+from tidelog.protocol.messages import (
+    EARLIEST,
+    LATEST,
+    Fetch,
+    FetchReply,
+    Hello,
+    ListOffsets,
+    ListOffsetsReply,
+    OffsetQuery,
+    PartitionFetch,
+    PartitionFetched,
+    split_attachment,
+)
+from tidelog.protocol.types import BrokerId, Buffer
+from tidelog.replication.followership import (
+    Append,
+    Asked,
+    AskStart,
+    CheckRegistration,
+    Followership,
+    GoOffline,
+    StartAt,
+    Step,
+    StopFetching,
+    Truncate,
+    Wait,
+)
+from tidelog.replication.sessions import FetchSession, Place
+
+logger = logging.getLogger(__name__)
+
+_RECONNECT_MS = 100
+_RECONNECT_MAX_MS = 1000
+_ASK_AGAIN_MS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSettings:
+    """How a follower fetches (`replica.fetch.*`)."""
+
+    max_wait_ms: int = 500
+    min_bytes: int = 1
+    max_bytes: int = 10 << 20
+    partition_max_bytes: int = 1 << 20
+    timeout_ms: int = 5000
+    """An answer that takes longer than this and the wait together will not come: connect anew."""
+
+
+class Follow(NamedTuple):
+    """What a fetcher works with."""
+
+    replicas: Replicas
+    clocks: Clocks
+    address_of: Callable[[BrokerId], tuple[str, int] | None]
+    """Where the leader listens, as far as is known."""
+    bounds: Bounds
+    settings: FetchSettings
+    rng: Random
+    appended: Callable[[Partition], None]
+    """Told when records were appended: in `group` mode they are to be flushed."""
+    check_registration: Callable[[], None]
+    """Told when a leader says that somebody newer has this broker's id."""
+
+
+class _Sent(NamedTuple):
+    partition: Partition
+    followership: Followership
+    asked: Asked
+
+
+class Fetcher:
+    """The fetching from one leader broker. `run` it as a task; `wake` it when there may be more to fetch."""
+
+    def __init__(self, leader: BrokerId, follow: Follow) -> None:
+        self._leader = leader
+        self._follow = follow
+        self._session = FetchSession()
+        self._connection: Connection | None = None
+        self._woken = asyncio.Event()
+        self._not_before: dict[Place, int] = {}
+        self._stopped: dict[Place, Followership] = {}
+        self._failures = 0
+
+    def wake(self) -> None:
+        """The partitions to fetch may be others."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Fetch until cancelled."""
+        try:
+            while True:
+                self._woken.clear()
+                ready = self._ready()
+                if not ready:
+                    await self._until_woken()
+                    continue
+                try:
+                    await self._fetch(ready)
+                    self._failures = 0
+                except TidelogError as error:
+                    await self._recover(error)
+        finally:
+            if self._connection is not None:
+                self._connection.abort()
+
+    def _ready(self) -> dict[Place, Partition]:
+        now_ms = self._follow.clocks.now_ms()
+        followed = self._follow.replicas.followed(self._leader)
+        for place in [place for place in self._not_before if place not in followed]:
+            del self._not_before[place]
+        return {
+            place: partition
+            for place, partition in followed.items()
+            if self._not_before.get(place, now_ms) <= now_ms
+            and self._stopped.get(place) is not partition.followership
+        }
+
+    async def _until_woken(self) -> None:
+        """Until somebody calls, or a partition's delay is over."""
+        delay = None
+        if self._not_before:
+            delay = max(min(self._not_before.values()) - self._follow.clocks.now_ms(), 1) / 1000
+        try:
+            async with asyncio.timeout(delay):
+                await self._woken.wait()
+        except TimeoutError:
+            now_ms = self._follow.clocks.now_ms()
+            self._not_before = {place: at for place, at in self._not_before.items() if at > now_ms}
+
+    async def _recover(self, error: TidelogError) -> None:
+        """The answer may be lost, and with it the session; connect anew, later each time."""
+        logger.info("fetch.failed leader=%s reason=%s", self._leader, error)
+        self._session.begin_anew()
+        if self._connection is not None:
+            self._connection.abort()
+            self._connection = None
+        self._failures += 1
+        longest = min(_RECONNECT_MS * 2 ** min(self._failures - 1, 4), _RECONNECT_MAX_MS)
+        await asyncio.sleep(self._follow.rng.uniform(0.5, 1.0) * longest / 1000)
+
+    async def _fetch(self, ready: dict[Place, Partition]) -> None:
+        connection = await self._connected()
+        settings = self._follow.settings
+        sent: dict[Place, _Sent] = {}
+        wanted: dict[Place, PartitionFetch] = {}
+        for place, partition in ready.items():
+            followership = partition.followership
+            if followership is None:
+                continue  # the role changed while we connected
+            sent[place] = _Sent(partition, followership, followership.ask(partition.view()))
+            wanted[place] = self._entry(place, sent[place])
+        asking = self._session.ask(wanted)
+        request = Fetch(
+            settings.max_wait_ms,
+            settings.min_bytes,
+            settings.max_bytes,
+            asking.partitions,
+            session_id=asking.session_id,
+            session_epoch=asking.session_epoch,
+            forget=asking.forget,
+            broker_id=self._follow.replicas.around.me,
+            broker_epoch=self._follow.replicas.around.my_epoch,
+        )
+        timeout_ms = settings.max_wait_ms + settings.timeout_ms
+        reply, data = await connection.call(request, timeout_ms=timeout_ms)
+        assert isinstance(reply, FetchReply), reply
+        if reply.error:
+            self._session.begin_anew()
+            return
+        self._session.answered(reply.session_id)
+        await self._process(reply, data, sent)
+
+    def _entry(self, place: Place, sent: _Sent) -> PartitionFetch:
+        log = sent.partition.log
+        return PartitionFetch(
+            place[0],
+            place[1],
+            sent.asked.fetch_offset,
+            self._follow.settings.partition_max_bytes,
+            current_leader_epoch=sent.asked.leader_epoch,
+            last_fetched_epoch=sent.asked.last_fetched_epoch,
+            durable_offset=log.durable_offset,
+            log_start=log.log_start,
+        )
+
+    async def _process(self, reply: FetchReply, data: Buffer, sent: dict[Place, _Sent]) -> None:
+        now_ms = self._follow.clocks.now_ms()
+        pieces = split_attachment(memoryview(data), reply.partitions)
+        ask_start: list[_Sent] = []
+        for entry, piece in zip(reply.partitions, pieces, strict=True):
+            one = sent.pop((entry.topic_id, entry.index), None)
+            if one is None or one.partition.followership is not one.followership:
+                continue  # no longer followed, or in another leadership: the answer says nothing any more
+            if one.followership.is_current(one.asked, one.partition.view()):
+                if not entry.error:
+                    one.partition.heard_from_leader(now_ms)
+                self._one(one, entry, piece, ask_start)
+        for one in sent.values():
+            one.partition.heard_from_leader(now_ms)  # in a session, silence means: nothing new
+        for one in ask_start:
+            await self._ask_start(one)
+
+    def _one(self, one: _Sent, entry: PartitionFetched, piece: Buffer, ask_start: list[_Sent]) -> None:
+        step = one.followership.on_fetched(one.asked, entry, one.partition.view())
+        if isinstance(step, AskStart):
+            ask_start.append(one)
+            return
+        self._carry_out(one, step, piece)
+
+    def _carry_out(self, one: _Sent, step: Step, piece: Buffer) -> None:
+        partition = one.partition
+        place = one.partition.state.topic_id, one.partition.state.index  # type: ignore[union-attr]
+        if isinstance(step, Truncate | StartAt) and partition.log.is_flushing:
+            self._not_before[place] = self._follow.clocks.now_ms() + _ASK_AGAIN_MS
+            return
+        left = partition.carry_out(step, piece, self._follow.clocks.wall_ms())
+        if isinstance(left, Append):
+            if len(piece):
+                self._follow.appended(partition)
+            self._follow.replicas.touched(place)
+        elif isinstance(left, Wait):
+            self._not_before[place] = self._follow.clocks.now_ms() + left.delay_ms
+            if left.tell is not None:
+                logger.warning(
+                    "fetch.refused partition=%s leader=%s %s", partition.name, self._leader, left.tell
+                )
+        elif isinstance(left, StopFetching):
+            self._stopped[place] = one.followership
+        elif isinstance(left, CheckRegistration):
+            self._not_before[place] = self._follow.clocks.now_ms() + _RECONNECT_MS
+            self._follow.check_registration()
+        elif isinstance(left, GoOffline):
+            logger.error("partition.offline partition=%s why=%r", partition.name, left.why)
+        elif isinstance(left, Truncate | StartAt):
+            logger.info("log.truncated partition=%s to=%s", partition.name, left.offset)
+
+    async def _ask_start(self, one: _Sent) -> None:
+        """My place is out of range: ask where the leader's log starts and ends, in one request (3.6)."""
+        state = one.partition.state
+        assert state is not None
+        queries = tuple(
+            OffsetQuery(state.topic_id, state.index, timestamp, current_leader_epoch=one.asked.leader_epoch)
+            for timestamp in (EARLIEST, LATEST)
+        )
+        connection = await self._connected()
+        reply, _ = await connection.call(
+            ListOffsets(queries, replica=True), timeout_ms=self._follow.settings.timeout_ms
+        )
+        assert isinstance(reply, ListOffsetsReply), reply
+        view = one.partition.view()
+        if one.partition.followership is not one.followership or not one.followership.is_current(
+            one.asked, view
+        ):
+            return
+        start, end = reply.partitions
+        if start.error or end.error:
+            step: Step = one.followership.on_failure()
+        else:
+            step = one.followership.on_range(one.asked.leader_epoch, start.offset, end.offset, view)
+        self._carry_out(one, step, b"")
+
+    async def _connected(self) -> Connection:
+        if self._connection is None or self._connection.closed:
+            self._session.begin_anew()
+            address = self._follow.address_of(self._leader)
+            if address is None:
+                raise ConnectionFailed(f"the address of broker {self._leader} is not known")
+            host, port = address
+            timeout_ms = self._follow.settings.timeout_ms
+            self._connection = await connect(
+                host, port, Hello(), bounds=self._follow.bounds, timeout_ms=timeout_ms
+            )
+        return self._connection

@@ -1,0 +1,134 @@
+"""Ask the controller for the ISRs that leaders want: one request in flight, all partitions that are due in it.
+
+What it keeps true (docs/REPLICATION.md; D2, D3, I-15, I-16): every sending has a number of its own; an answer never
+installs anything; without an answer it is asked again, for as long as the leader wants it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from random import Random
+from typing import TypeAlias
+
+from tidelog.broker.leadership import Alteration, Leadership, Proposal
+from tidelog.broker.replicas import Replicas
+from tidelog.broker.requests.context import Clocks
+from tidelog.protocol.errors import NotController, StaleBrokerEpoch, TidelogError, error_of
+from tidelog.protocol.messages import (
+    AlterPartition,
+    AlterPartitionReply,
+    IsrMember,
+    PartitionAlter,
+    Reply,
+    Request,
+)
+from tidelog.replication.sessions import Place
+
+logger = logging.getLogger(__name__)
+
+_AGAIN_MS = 100
+
+Asked: TypeAlias = dict[Place, tuple[Leadership, Proposal, Alteration]]
+"""What is asked of the controller in one request, and for whom."""
+
+
+class Proposer:
+    """The proposals of one broker. `run` is a task of the node."""
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        clocks: Clocks,
+        *,
+        call: Callable[[Callable[[int], Request]], Awaitable[Reply]],
+        rng: Random,
+    ) -> None:
+        self._replicas = replicas
+        self._clocks = clocks
+        self._call = call
+        self._rng = rng
+        self._woken = asyncio.Event()
+        self._answered: dict[Place, Proposal] = {}
+        """What the controller has decided on: its record is on the way, nothing more is asked."""
+
+    def wake(self) -> None:
+        """A leader wants another ISR."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Ask until cancelled."""
+        while True:
+            await self._woken.wait()
+            self._woken.clear()
+            while asked := self._collect():
+                try:
+                    reply = await self._call(
+                        lambda quorum_epoch, asked=asked: self._request(asked, quorum_epoch)
+                    )
+                except TidelogError as error:
+                    logger.info("isr.not_proposed reason=%s", error)
+                    await self._pause()
+                    continue
+                assert isinstance(reply, AlterPartitionReply), reply
+                if reply.error:
+                    if reply.error == StaleBrokerEpoch.code:
+                        break  # this broker must register again, or was replaced: replay will tell
+                    logger.info("isr.refused %s", error_of(reply.error, reply.message or ""))
+                    await self._pause()
+                    continue
+                if not self._take(reply, asked):
+                    await self._pause()
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(self._rng.uniform(0.5, 1.0) * _AGAIN_MS / 1000)
+
+    def _collect(self) -> Asked:
+        asked: Asked = {}
+        for place, partition in list(self._replicas.proposing.items()):
+            leadership = partition.leadership
+            proposal = leadership.pending if leadership is not None else None
+            if leadership is None or proposal is None:
+                del self._replicas.proposing[place]
+                self._answered.pop(place, None)
+            elif self._answered.get(place) is not proposal:
+                alteration = leadership.alteration()
+                assert alteration is not None
+                asked[place] = (leadership, proposal, alteration)
+        return asked
+
+    def _request(self, asked: Asked, quorum_epoch: int) -> AlterPartition:
+        around = self._replicas.around
+        return AlterPartition(
+            around.me,
+            around.my_epoch,
+            quorum_epoch,
+            tuple(
+                PartitionAlter(
+                    place[0],
+                    place[1],
+                    alteration.leader_epoch,
+                    alteration.partition_epoch,
+                    alteration.alter_seq,
+                    tuple(IsrMember(member, epoch) for member, epoch in alteration.members),
+                )
+                for place, (_, _, alteration) in asked.items()
+            ),
+        )
+
+    def _take(self, reply: AlterPartitionReply, asked: Asked) -> bool:
+        """Take the answers; whether all were decided on."""
+        decided = True
+        for answer in reply.partitions:
+            place = answer.topic_id, answer.index
+            leadership, proposal, alteration = asked[place]
+            if answer.error == NotController.code:
+                decided = False  # the controller is behind; asked again in the next round
+                continue
+            if answer.error:
+                error = type(error_of(answer.error, ""))
+                leadership.refused(alteration, error, self._clocks.now_ms())
+                logger.info("isr.refused partition=%s/%s error=%s", place[0].hex(), place[1], error.name())
+            if leadership.pending is proposal:
+                self._answered[place] = proposal
+        return decided

@@ -1,0 +1,162 @@
+"""All replicas on this broker, and the answers that wait for them.
+
+The broker's node tells it what the cluster has decided; requests and fetchers ask it for partitions. No asyncio
+here: whoever changes a partition says `touched`, and the node runs the waiting answers once per burst.
+
+What it keeps true (docs/REPLICATION.md; D8, D9, I-26, I-37):
+
+* No role before this broker has replayed its own registration: an older image may name it leader of what it lost.
+* Without a lease from the controller nothing is answered from state that another broker may have moved on from.
+* A partition that the cluster no longer places here is not served, and its log is gone or kept aside.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias
+
+from tidelog.broker.leadership import Surroundings
+from tidelog.broker.partition import Partition
+from tidelog.controller.image import PartitionState
+from tidelog.protocol.errors import InconsistentTopicId, NotLeaderOrFollower, UnknownTopicId
+from tidelog.protocol.types import BrokerId, TopicId, TopicPartition
+from tidelog.replication.delayed import Delayed
+from tidelog.replication.sessions import FetchSessions, Place
+from tidelog.storage.data_directory import DataDirectory
+
+States: TypeAlias = Mapping[Place, tuple[str, PartitionState]]
+"""Partitions as the cluster has decided on them, with their topics' names."""
+
+
+class Replicas:
+    """The partitions of one broker, by topic id and number."""
+
+    def __init__(
+        self,
+        data: DataDirectory,
+        around: Surroundings,
+        *,
+        run_soon: Callable[[], None],
+        propose_soon: Callable[[], None],
+    ) -> None:
+        self.data = data
+        self.around = around
+        self.partitions: dict[Place, Partition] = {}
+        self.delayed = Delayed()
+        self.sessions = FetchSessions()
+        self.lease_until_ms = -1
+        """On the clock that goes on while the machine sleeps; compared when a request is handled (2.14)."""
+        self.proposing: dict[Place, Partition] = {}
+        """Where a leader wants another ISR and has not been answered."""
+        self._run_soon = run_soon
+        self._propose_soon = propose_soon
+
+    # ── what the cluster decides ──────────────────────────────────────────────────────────────────
+
+    def adopt(self, changed: States, gone: Iterable[Place], now_ms: int, wall_ms: int) -> None:
+        """Take over what one committed batch of the metadata log has changed: removed first, then led, followed."""
+        for place in gone:
+            if place in self.partitions:
+                self._leave(place)
+        mine = {place: known for place, known in changed.items() if self.around.me in known[1].replicas}
+        for place in changed.keys() - mine.keys() & self.partitions.keys():
+            self._leave(place)
+        for leading in (True, False):
+            for place, (topic, state) in mine.items():
+                if (state.leader == self.around.me) is leading:
+                    self._adopt_one(place, topic, state, now_ms, wall_ms)
+
+    def _adopt_one(self, place: Place, topic: str, state: PartitionState, now_ms: int, wall_ms: int) -> None:
+        partition = self.partitions.get(place)
+        if partition is None:
+            partition = self.partitions[place] = self._host(
+                place, TopicPartition(topic, state.index), wall_ms
+            )
+        partition.adopt(state, self.around, now_ms)
+        self.proposing.pop(place, None)
+        self.look_at(partition)
+        self.touched(place)
+
+    def _host(self, place: Place, name: TopicPartition, wall_ms: int) -> Partition:
+        """The partition with the log that is there, or with a new one; a log of another topic is set aside."""
+        if name in self.data.logs and self.data.topic_ids[name] != place[0]:
+            self.data.stray(name)
+        log = self.data.logs.get(name) or self.data.create(name, place[0], wall_ms)
+        return Partition(name, log, self.data.high_watermark(name))
+
+    def _leave(self, place: Place) -> None:
+        partition = self.partitions.pop(place)
+        self.proposing.pop(place, None)
+        partition.go_offline("it is not placed on this broker any more")
+        self.touched(place)
+        self.data.destroy(self.data.remove(partition.name))
+
+    def image_changed(self, now_ms: int) -> None:
+        """Who is alive has changed: leaders look again who may join."""
+        for place, partition in self.partitions.items():
+            if partition.leadership is not None:
+                if partition.leadership.image_changed(now_ms):
+                    self.touched(place)
+                self.look_at(partition)
+
+    def tick(self, now_ms: int) -> None:
+        """Leaders look who has fallen behind; every half of the lag allowed."""
+        for partition in self.partitions.values():
+            if partition.leadership is not None:
+                partition.leadership.tick(now_ms)
+                self.look_at(partition)
+
+    # ── what requests ask for ─────────────────────────────────────────────────────────────────────
+
+    def has_lease(self, boot_ms: int) -> bool:
+        """Whether the controller has vouched for this broker of late."""
+        return boot_ms < self.lease_until_ms
+
+    def at(self, topic_id: TopicId, index: int) -> Partition:
+        """The replica of that partition."""
+        partition = self.partitions.get((topic_id, index))
+        if partition is None:
+            raise UnknownTopicId(f"this broker has no partition {index} of topic {topic_id.hex()}")
+        return partition
+
+    def at_with_lease(self, topic_id: TopicId, index: int, boot_ms: int) -> Partition:
+        """The replica, for a client: without a lease another broker may lead it already (D9)."""
+        if not self.has_lease(boot_ms):
+            raise NotLeaderOrFollower(
+                "this broker has not heard from its controller for longer than its lease"
+            )
+        return self.at(topic_id, index)
+
+    def check_topic(self, name: TopicPartition, topic_id: TopicId) -> None:
+        """Refuse a request that means another topic of the same name."""
+        known = self.data.topic_ids.get(name)
+        if known is not None and known != topic_id:
+            raise InconsistentTopicId(
+                f"{name} is of topic {known.hex()} here, the request says {topic_id.hex()}"
+            )
+
+    def followed(self, leader: BrokerId) -> dict[Place, Partition]:
+        """The partitions to fetch from that broker."""
+        return {
+            place: partition
+            for place, partition in self.partitions.items()
+            if partition.followership is not None and partition.followership.leading.leader == leader
+        }
+
+    def leaders(self) -> set[BrokerId]:
+        """The brokers that something is to be fetched from."""
+        return {p.followership.leading.leader for p in self.partitions.values() if p.followership is not None}
+
+    def look_at(self, partition: Partition) -> None:
+        """Something happened to a leader: if it wants another ISR, the controller is asked soon."""
+        leadership = partition.leadership
+        if leadership is not None and leadership.pending is not None:
+            place = leadership.state.topic_id, leadership.state.index
+            if place not in self.proposing:
+                self.proposing[place] = partition
+                self._propose_soon()
+
+    # ── answers that wait ─────────────────────────────────────────────────────────────────────────
+
+    def touched(self, place: Place) -> None:
+        """Something about that partition has changed: answers that wait for it are tried soon, once per burst."""
+        if self.delayed.touched(place):
+            self._run_soon()

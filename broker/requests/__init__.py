@@ -1,0 +1,1 @@
+"""One module per request: what a broker does with it, from the first check to the answer."""
