@@ -63,9 +63,7 @@ class Proposer:
             self._woken.clear()
             while asked := self._collect():
                 try:
-                    reply = await self._call(
-                        lambda quorum_epoch, asked=asked: self._request(asked, quorum_epoch)
-                    )
+                    reply = await self._call(partial(self._request, asked))
                 except TidelogError as error:
                     logger.info("isr.not_proposed reason=%s", error)
                     await self._pause()

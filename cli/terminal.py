@@ -150,13 +150,23 @@ def time(timestamp_ms: int) -> str:
     return at.strftime("%Y-%m-%d %H:%M:%S.") + f"{at.microsecond // 1000:03d}"
 
 
-def period(first_ms: int, last_ms: int) -> str:
-    """`2026-01-31 12:00:00 to 12:00:07`: two times, the day of the second left out where it is the same."""
-    first, last = time(first_ms).partition(".")[0], time(last_ms).partition(".")[0]
+def day(timestamp_ms: int) -> str:
+    """`2026-01-31`: the day in UTC; empty for a time that no calendar has."""
+    shown = time(timestamp_ms)
+    return shown[:10] if ":" in shown else ""
+
+
+def period(first_ms: int, last_ms: int, on: str = "") -> str:
+    """`2026-01-31 12:00:00-12:00:07`: two times, the day left out where it is `on` or that of the first."""
+    first, last = (_whole_seconds(at, on) for at in (first_ms, last_ms))
     if first == last:
         return first
-    same_day = first[:10] == last[:10] and len(first) == len(last)
-    return f"{first} to {last[11:] if same_day else last}"
+    return f"{first}-{_whole_seconds(last_ms, day(first_ms))}"
+
+
+def _whole_seconds(timestamp_ms: int, on: str) -> str:
+    shown = time(timestamp_ms).partition(".")[0]
+    return shown.removeprefix(f"{on} ") if on else shown
 
 
 def printable(data: bytes) -> str:

@@ -8,7 +8,7 @@ from tidelog.cli.log.items import Fault
 from tidelog.cli.log.layouts import coloured, fault_object, to_json
 from tidelog.cli.log.nodes import NodeState, PartitionState
 from tidelog.cli.log.segments import PartitionSurvey, SegmentSurvey
-from tidelog.cli.terminal import Table, Writer, many, period, size
+from tidelog.cli.terminal import Table, Writer, day, many, period, size
 from tidelog.protocol.types import NO_EPOCH, NO_TIMESTAMP
 from tidelog.storage.epochs import EpochEntry
 
@@ -19,9 +19,10 @@ def segments_as_text(writer: Writer, partition: PartitionSurvey) -> None:
     """A table of the segments, and what lies beside them."""
     span = f"offsets {partition.start_offset} to {partition.end_offset} (exclusive)"
     writer.line(f"{click.style(partition.path, bold=True)}: {_totals([partition])}, {span}")
+    on = _only_day(partition.segments)
     table = Table(
         writer,
-        (">FROM", ">END", ">SIZE", ">BATCHES", ">RECORDS", "EPOCHS", "INDEX", "TIMES (UTC)"),
+        (">FROM", ">END", ">SIZE", ">BATCHES", ">RECORDS", "EPOCH", "INDEX", f"{on or 'TIMES'} (UTC)"),
         indent="  ",
     )
     for segment in partition.segments:
@@ -32,7 +33,7 @@ def segments_as_text(writer: Writer, partition: PartitionSurvey) -> None:
             segment.batches,
             segment.records,
         )
-        times = _times(segment)
+        times = _times(segment, on)
         table.row(*map(str, numbers), _epochs(segment), _index(segment), times)
     table.end()
     if partition.topic_id:
@@ -59,10 +60,17 @@ def _totals(partitions: list[PartitionSurvey]) -> str:
     return ", ".join((*counts, size(sum(segment.size for segment in segments))))
 
 
-def _times(segment: SegmentSurvey) -> str:
+def _only_day(segments: list[SegmentSurvey]) -> str:
+    """The day that all times are of, so that it is said once; empty when there are several."""
+    timed = [segment for segment in segments if segment.max_timestamp_ms != NO_TIMESTAMP]
+    days = {day(at) for segment in timed for at in (segment.first_timestamp_ms, segment.max_timestamp_ms)}
+    return days.pop() if len(days) == 1 else ""
+
+
+def _times(segment: SegmentSurvey, on: str) -> str:
     if segment.max_timestamp_ms == NO_TIMESTAMP:
         return "-"
-    return period(segment.first_timestamp_ms, segment.max_timestamp_ms)
+    return period(segment.first_timestamp_ms, segment.max_timestamp_ms, on)
 
 
 def _epochs(segment: SegmentSurvey) -> str:
@@ -120,7 +128,7 @@ def node_as_text(writer: Writer, node: NodeState) -> None:
         held = "missing or unreadable" if file.entries is None else many(file.entries, "entry", "entries")
         writer.line(f"  {file.name:<32} {held}")
     writer.line()
-    titles = ("PARTITION", ">START", ">HIGH WATERMARK", ">RECOVERY POINT", ">LOG END", "EPOCHS")
+    titles = ("PARTITION", ">START", ">HIGH WATERMARK", ">RECOVERY POINT", ">LOG END", "EPOCHS@START")
     table = Table(writer, titles, indent="  ")
     for partition in node.partitions:
         table.row(*_partition_cells(partition))
@@ -141,7 +149,7 @@ def _entries(epochs: tuple[EpochEntry, ...] | None) -> str:
     if not epochs:
         return "-"
     older = f"{len(epochs) - 3} older, " if len(epochs) > 3 else ""
-    return older + ", ".join(f"{epoch} from {start}" for epoch, start in epochs[-3:])
+    return older + ", ".join(f"{epoch}@{start}" for epoch, start in epochs[-3:])
 
 
 def node_as_json(writer: Writer, node: NodeState) -> None:

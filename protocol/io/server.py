@@ -113,7 +113,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._met = False
         self._consuming = False
         self._flush_due = False
-        self._ending = False
+        self.ending = False
+        """Whether its last words were said: nothing more is served."""
         self._not_reading = 0
         self._reads = self._frames = self._drains = self.unanswered = 0
         self._on_closed: list[Callable[[], None]] = []
@@ -130,7 +131,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Send what was put, then close; a peer that does not read has `linger_ms`."""
-        if not self._ending and not self.closed:
+        if not self.ending and not self.closed:
             self._end()
             self.outbox.close()
 
@@ -139,13 +140,13 @@ class ServerConnection(asyncio.BufferedProtocol):
 
         To close with bytes unread would turn our last words into a reset: they are read and dropped.
         """
-        if not self._ending and not self.closed:
+        if not self.ending and not self.closed:
             self._end()
             self.outbox.flush()
             self._transport.resume_reading()
 
     def _end(self) -> None:
-        self._ending = True
+        self.ending = True
         self._reader.hold()
         self.share.close()
 
@@ -182,7 +183,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._bounds.leave()
         self.outbox.drop()
         self._reader.close()
-        if not self._ending:
+        if not self.ending:
             self.share.close()
         for callback in self._on_closed:
             callback()
@@ -190,12 +191,12 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes go."""
-        return self._bounds.receive_buffer.view if self._ending else self._reader.get_buffer(sizehint)
+        return self._bounds.receive_buffer.view if self.ending else self._reader.get_buffer(sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:
         """So many bytes have arrived there."""
         self._reads += 1
-        if not self._ending:
+        if not self.ending:
             self._consume(nbytes)
 
     def pause_writing(self) -> None:
@@ -266,7 +267,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _owe(self, request: Incoming, frame: Frame, counted: int) -> None:
         """The request will be answered later: it counts until then."""
-        if self.closed or self._ending:
+        if self.closed or self.ending:
             return
         room = True
         if not counted:
@@ -285,7 +286,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def answered(self, counted: int) -> None:
         """An answer was put: what its request held is free. Called by `Incoming`."""
-        if counted and not self._ending:
+        if counted and not self.ending:
             self.unanswered -= 1
             self.share.free(counted)
             if self.unanswered <= self._bounds.limits.max_requests_in_flight // 2:
@@ -334,7 +335,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._may_read(_FOR_ROOM)
 
     def _may_go_on(self) -> bool:
-        return not (self._not_reading or self._ending or self.closed)
+        return not (self._not_reading or self.ending or self.closed)
 
     def _read_on(self) -> None:
         if not self._may_go_on():
@@ -403,7 +404,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         reason = self._patience.look(
             now_ms,
             Sight(
-                closing=self._ending,
+                closing=self.ending,
                 not_reading=self._not_reading != 0,
                 clogged=self.outbox.paused,
                 drains=self._drains,
@@ -413,7 +414,10 @@ class ServerConnection(asyncio.BufferedProtocol):
                 unanswered=self.unanswered,
             ),
         )
-        if reason:
+        if reason and self.ending:
+            # Why it ends has been said and logged.
+            self._transport.abort()
+        elif reason:
             self.abort(reason)
 
 

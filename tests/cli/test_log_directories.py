@@ -44,10 +44,10 @@ def faults(tidelog: Tidelog, verb: str, directory: Path) -> list[str]:
 def test_segments_are_a_table(three: Path, tidelog: Tidelog) -> None:
     assert tidelog("log", "segments", three).out == (
         f"{three}: 3 segments, 24 batches, 48 records, 2.3 KB, offsets 0 to 48 (exclusive)\n"
-        "  FROM  END   SIZE  BATCHES  RECORDS  EPOCHS  INDEX  TIMES (UTC)\n"
-        "     0   20  980 B       10       20  0-2     all    2023-11-14 22:13:20 to 22:13:29\n"
-        "    20   40  990 B       10       20  2-4     all    2023-11-14 22:13:30 to 22:13:39\n"
-        "    40   48  396 B        4        8  5       all    2023-11-14 22:13:40 to 22:13:43\n"
+        "  FROM  END   SIZE  BATCHES  RECORDS  EPOCH  INDEX  2023-11-14 (UTC)\n"
+        "     0   20  980 B       10       20  0-2    all    22:13:20-22:13:29\n"
+        "    20   40  990 B       10       20  2-4    all    22:13:30-22:13:39\n"
+        "    40   48  396 B        4        8  5      all    22:13:40-22:13:43\n"
         f"  topic id {bytes(range(16)).hex()}\n"
         "  producer snapshots at offsets 20, 40, 48\n"
         "\n"
@@ -184,8 +184,8 @@ def test_checkpoints_of_a_data_directory(three: Path, tidelog: Tidelog) -> None:
         "  cleaner-offset-checkpoint        0 entries\n"
         "  cleaner-purge-checkpoint         0 entries\n"
         "\n"
-        "  PARTITION  START  HIGH WATERMARK  RECOVERY POINT  LOG END  EPOCHS\n"
-        "  orders-0       0              48              48       48  3 older, 3 from 24, 4 from 32, 5 from 40\n"
+        "  PARTITION  START  HIGH WATERMARK  RECOVERY POINT  LOG END  EPOCHS@START\n"
+        "  orders-0       0              48              48       48  3 older, 3@24, 4@32, 5@40\n"
     )
 
 

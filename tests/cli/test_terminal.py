@@ -46,8 +46,9 @@ def test_every_time_can_be_shown(at: int) -> None:
 
 
 def test_a_period_names_its_day_once() -> None:
-    assert period(0, 3_600_000) == "1970-01-01 00:00:00 to 01:00:00"
-    assert period(0, 86_400_000) == "1970-01-01 00:00:00 to 1970-01-02 00:00:00"
+    assert period(0, 3_600_000) == "1970-01-01 00:00:00-01:00:00"
+    assert period(0, 86_400_000) == "1970-01-01 00:00:00-1970-01-02 00:00:00"
+    assert period(0, 1000, on="1970-01-01") == "00:00:00-00:00:01"
 
 
 def test_numbers_and_nouns_agree() -> None:
