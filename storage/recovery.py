@@ -159,6 +159,8 @@ class Opening:
             if segment.size < segment.file().size():
                 self._cut(segment, found[place + 1 :])
                 return
+            if place + 1 < len(found):
+                segment.seal()  # its batches are flushed now, and nothing else would write its indexes again
 
     def _part_with(self, later: list[Segment]) -> None:
         """Segments that do not continue the log: the tail before them was torn, or a durable segment is lost."""

@@ -269,6 +269,16 @@ def test_harm_to_any_cache_changes_no_answer(
         assert findings.problems
 
 
+def test_a_segment_that_was_verified_has_its_indexes_again() -> None:
+    host = filled(40)
+    host.disk.kill()
+    host.open()
+    names = host.directory.names()
+    for segment in host.log.segments[:-1]:
+        assert segment.name.replace(".log", ".index") in names
+        assert segment.name.replace(".log", ".timeindex") in names
+
+
 def test_an_index_of_another_history_is_not_believed() -> None:
     """Truncated, grown again, and the names on the medium are the old ones: the log decides."""
     for seed in range(40):
