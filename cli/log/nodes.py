@@ -127,7 +127,7 @@ def _last_end(
     if kind is CrashKind.CLEAN:
         return kind, f"{CLEAN_SHUTDOWN} is there: everything was flushed"
     if kind is CrashKind.PROCESS:
-        return kind, f"{RUNNING} is of this boot and disk: what was written is there"
+        return kind, f"{RUNNING} is of this boot and disk: nothing is lost"
     return kind, f"{_why_host(running, here)}: what was not flushed may be gone"
 
 
