@@ -397,39 +397,54 @@ class Log:
             return
         assert offset >= self.log_start, (offset, self.log_start)
         try:
-            offset = self._segments[self._segment_of(offset)].header_at(offset).base_offset
-            if offset < self.recovery_point:
-                self._keeper.lower_recovery_point(self, offset)
-                self.recovery_point = offset
-            kept = self._segment_of(offset)
+            # Everything that may be refused comes before anything is cut.
+            cut = self._segments[self._segment_of(offset)].header_at(offset).base_offset
+            if cut < self.log_start:  # the log starts within that batch: nothing is left
+                self.truncate_fully_and_start_at(offset)
+                return
+            replay = ProducerReplay(self.directory, self._segments, self.log_start, cut)
+            for _ in replay.steps(now_ms):
+                pass
+            kept = self._segment_of(cut)
+            self._lower_recovery_point(cut)
+            self._segments[kept].rewind_to(cut)
+        except OSError as error:
+            raise StorageError(f"{self} could not be read to be cut: {error.strerror}") from error
+        try:
             # Highest first: a crash leaves a prefix, never a gap.
             while len(self._segments) - 1 > kept:
                 self._segments.pop().remove()
-            self._segments[-1].truncate(offset)
-            self._forget_behind(now_ms)
+            self._segments[-1].cut()
+            self._forget_behind(replay.producers)
         except OSError as error:
             self._keeper.halt(f"truncate {self} to {offset}", error)
 
-    def _forget_behind(self, now_ms: int) -> None:
+    def _lower_recovery_point(self, offset: Offset) -> None:
+        """Say durably that nothing at and behind `offset` is to be trusted, before it is cut (1.11 b)."""
+        if offset >= self.recovery_point:
+            return
+        try:
+            self._keeper.lower_recovery_point(self, offset)
+        except OSError as error:
+            self._keeper.halt(f"lower the recovery point of {self} to {offset}", error)
+        self.recovery_point = offset
+
+    def _forget_behind(self, producers: Producers) -> None:
         end = self.end_offset
+        self.producers = producers
         self.epochs.truncate_from_end(end)
         self.durable_offset = min(self.durable_offset, end)
         self._unflushed = [segment for segment in self._unflushed if segment in self._segments]
         self._snapshots = [(offset, content) for offset, content in self._snapshots if offset <= end]
         self._names_changed = self._cut = True
         producer_snapshots.remove_above(self.directory, end)
-        replay = ProducerReplay(self.directory, self._segments, self.log_start, end)
-        for _ in replay.steps(now_ms):
-            pass
-        self.producers = replay.producers
         self._check()
 
     def truncate_fully_and_start_at(self, offset: Offset) -> None:
         """Forget everything and begin again, empty, at `offset`: nothing here is of use (1.11)."""
         assert self._flushing is None, f"{self} is being flushed"
+        self._lower_recovery_point(0)
         try:
-            self._keeper.lower_recovery_point(self, 0)
-            self.recovery_point = 0
             while self._segments:
                 self._segments.pop().remove()
             producer_snapshots.remove_above(self.directory, -1)
@@ -467,17 +482,21 @@ class ProducerReplay:
         self.producers = loaded.producers
         self.problems = loaded.problems
         self._from = loaded.offset
+        self._end = end
         self._segments = segments
 
     def steps(self, now_ms: int) -> Iterator[None]:
         """Replay; yields now and then, so that an event loop can breathe."""
         for segment in self._segments:
-            if segment.next_offset > self._from:
-                start = segment.position_of(self._from)
-                for count, (_, header) in enumerate(segment.headers_from(start)):
-                    self.producers.apply(header, now_ms)
-                    if count % 256 == 0:
-                        yield
+            if segment.next_offset <= self._from:
+                continue
+            start = segment.position_of(self._from)
+            for count, (_, header) in enumerate(segment.headers_from(start)):
+                if header.base_offset >= self._end:
+                    return
+                self.producers.apply(header, now_ms)
+                if count % 256 == 0:
+                    yield
 
 
 def _refusal(message: str, error: OSError) -> TidelogError:

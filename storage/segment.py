@@ -123,7 +123,7 @@ class Segment:
         """Learn the indexes of the first `upto` bytes again. What else is known stays, above all where the
         segment ends: a disk that does not answer for once must not make an offset free to be used again.
         """
-        known = [getattr(self, name) for name in _LEARNT]
+        known = self._known()
         try:
             for _ in self.resume(upto, upto):
                 pass
@@ -131,8 +131,14 @@ class Segment:
             self._indexes = None
             raise
         finally:
-            for name, value in zip(_LEARNT, known, strict=True):
-                setattr(self, name, value)
+            self._know(known)
+
+    def _known(self) -> list[int]:
+        return [getattr(self, name) for name in _LEARNT]
+
+    def _know(self, known: list[int]) -> None:
+        for name, value in zip(_LEARNT, known, strict=True):
+            setattr(self, name, value)
 
     @property
     def index_memory(self) -> int:
@@ -336,20 +342,28 @@ class Segment:
         self._enter_time(self.indexes()[1])
         self.save_indexes()
 
-    def truncate(self, offset: Offset) -> None:
-        """Cut off the batch with that offset and all behind it.
+    def rewind_to(self, offset: Offset) -> None:
+        """Be as before the batch with that offset was entered; `cut` then makes the files so. All or nothing."""
+        position, known = self.position_of(offset), self._known()
+        offsets, times = self.indexes()
+        try:
+            self._keep_entries(offsets, times, bisect_left(offsets.values, position))
+            for _ in self.walk(position):
+                pass
+        except BaseException:
+            self._indexes = None
+            self._know(known)
+            raise
+
+    def cut(self) -> None:
+        """Cut off what stands behind the last batch.
 
         The index files go first, and durably: one from before the cut must never be believed of a log
         that has since grown in another way.
         """
-        position = self.position_of(offset)
-        offsets, times = self.indexes()
         self._remove_index_files()
         self._directory.flush()
-        self.file().truncate(position)
-        self._keep_entries(offsets, times, bisect_left(offsets.values, position))
-        for _ in self.walk(position):
-            pass
+        self.file().truncate(self.size)
 
     # ── reading ───────────────────────────────────────────────────────────────────────────────────
 

@@ -6,6 +6,7 @@ from tests.storage.logs import SMALL, Host, batch, contents, offsets, placed
 from tidelog.protocol.batch import read_header
 from tidelog.protocol.errors import DamagedLog, StorageError
 from tidelog.storage.config import LogConfig
+from tidelog.storage.producer_snapshots import snapshot_name
 
 ONE_SEGMENT = LogConfig(index_interval_bytes=200)
 
@@ -105,3 +106,44 @@ def test_a_log_is_not_let_go_while_it_is_flushed() -> None:
     flush.run()
     host.log.end_flush(flush)
     host.log.abandon()
+
+
+# ── truncations that cannot be done, or cut further than they are told ────────────────────────────
+
+
+def test_a_truncation_that_meets_damage_cuts_nothing() -> None:
+    """Half of it would leave producers that remember batches which are gone (I-9)."""
+    for place in range(12):
+        host = filled(12, SMALL)
+        host.flush()
+        one, first = len(batch(2)), host.log.segments[0].next_offset // 2
+        host.directory.remove(snapshot_name(host.log.segments[1].base_offset))
+        if place < first:
+            host.disk.rot(path(host, 0), place * one + 2)
+        else:
+            host.disk.rot(path(host, 1), (place - first) * one + 2)
+        before = host.log.end_offset, host.log.segments, host.log.durable_offset
+        try:
+            host.log.truncate_to(15, now_ms=0)
+        except DamagedLog:
+            assert (host.log.end_offset, host.log.segments, host.log.durable_offset) == before
+        else:
+            assert (host.log.end_offset, place >= 8) == (14, True)
+
+
+def test_a_truncation_that_cannot_read_is_refused_and_cuts_nothing() -> None:
+    host = filled(12)
+    host.log.segments[0].let_go()
+    host.disk.fail_reads(path(host), 0, 65)
+    with pytest.raises(StorageError, match="could not be read"):
+        host.log.truncate_to(6, now_ms=0)
+    assert (host.log.end_offset, host.keeper.halted) == (24, [])
+
+
+def test_a_truncation_to_within_the_first_batch_leaves_an_empty_log_at_its_start() -> None:
+    """The log starts within a batch that must go: what is left of it would end below its start (I-38)."""
+    host = filled(12)
+    host.log.raise_log_start(9)
+    host.log.truncate_to(9, now_ms=0)
+    assert (host.log.log_start, host.log.end_offset) == (9, 9)
+    assert host.log.append(batch(2), 5, now_ms=0).base_offset == 9

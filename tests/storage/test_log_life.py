@@ -14,6 +14,7 @@ from tidelog.storage.config import LogConfig
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.flushing import Flush
 from tidelog.storage.log import Log, ProducerReplay
+from tidelog.storage.producers import Producers
 from tidelog.storage.recovery import Opening
 from tidelog.storage.segment import Segment
 from tidelog.testing.simulation import disk
@@ -147,10 +148,8 @@ def truncation_that_keeps_the_producers(plant: pytest.MonkeyPatch) -> None:
     """A retried batch would be taken for a duplicate of one that is gone (I-9)."""
     forget_behind = Log._forget_behind
 
-    def planted(self: Log, now_ms: int) -> None:
-        producers = self.producers
-        forget_behind(self, now_ms)
-        self.producers = producers
+    def planted(self: Log, _: Producers) -> None:
+        forget_behind(self, self.producers)
 
     plant.setattr(Log, "_forget_behind", planted)
 
