@@ -11,7 +11,7 @@ What it keeps true:
 
 import errno
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tidelog.protocol.types import Buffer
 from tidelog.storage import files
@@ -28,6 +28,8 @@ class SimulatedDisk:
         """Whether a power cut keeps any subset of pages, and not only a prefix of the writes."""
         self.device = 1
         """The number of the device; another one is another disk."""
+        self.on_crash: Callable[[type[Crash]], None] | None = None
+        """Told of each crash before anybody else, so that nothing else is heard of the dead."""
         self._rng = rng
         self._faults = Faults(self._crash)
         self._life = _Life(self, self.medium, self._faults, rng)
@@ -68,6 +70,8 @@ class SimulatedDisk:
             self.medium.lose_power(self._rng, by_page=self.by_page)
         else:
             self.medium.kill()
+        if self.on_crash is not None:
+            self.on_crash(crash)
 
     # ── faults ─────────────────────────────────────────────────────────────────────────────────────
 

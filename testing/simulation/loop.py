@@ -1,0 +1,442 @@
+"""The event loop of one simulated process: asyncio's, with virtual time and no selector.
+
+What it keeps true:
+
+* A turn runs exactly the callbacks that were ready at its start, in their order; timers that are due come behind
+  what the network has brought, as behind a selector. Inside one process asyncio's promises hold; between processes
+  any order is possible.
+* Callbacks take time: a loop is busy for a while after each turn, so hosts overlap and no livelock stands still.
+* `run_in_executor` calls the function at one instant and tells its result at a later one: what happens in between
+  is not covered by it.
+* A stopped loop has no turns; what arrives for it waits. A dead loop has none either and takes nothing any more,
+  and its tasks are kept unfinished, because a `finally` that ran now would run after death.
+* What is not simulated raises NotImplementedError: it would leave the simulation.
+"""
+
+import asyncio
+import math
+from asyncio import _set_running_loop as set_running_loop
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import Executor
+from contextlib import suppress
+from contextvars import Context
+from functools import partial
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import Any, Final, NoReturn, TypeVar, TypeVarTuple
+
+from tidelog.testing.simulation.network import Attempt, Network
+from tidelog.testing.simulation.sockets import Endpoint, Machine
+from tidelog.testing.simulation.timeline import Process, Timeline
+from tidelog.testing.simulation.transports import SimulatedServer, SimulatedTransport
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+_RESOLUTION_S: Final = 1e-9
+"""A timer fires this much early rather than a turn late; sums of floats differ by less."""
+
+_HARMLESS_OPTIONS: Final = frozenset(
+    {"backlog", "family", "flags", "happy_eyeballs_delay", "interleave", "keep_alive", "proto"}
+    | {"reuse_address", "reuse_port", "start_serving"}
+)
+"""Of create_server and create_connection: what makes no difference here."""
+
+
+class _IoHandle(asyncio.Handle):
+    """A callback for a socket: such callbacks are never shuffled, or a connection's bytes would be."""
+
+    __slots__ = ()
+
+
+class SimulatedLoop(asyncio.BaseEventLoop):
+    """One life of a process. Made by `Host`; the world gives it its turns."""
+
+    def __init__(
+        self,
+        process: Process,
+        machine: Machine,
+        timeline: Timeline,
+        network: Network,
+        started_s: float,
+        on_error: Callable[[str, BaseException | None], None],
+    ) -> None:
+        # Asked for while the base class sets itself up.
+        self._turning = False
+        super().__init__()
+        self._started_s = started_s
+        self.callback_cost_s = 10e-6
+        """How long a callback takes, on the average."""
+        self.executor_ms = (0.02, 5.0)
+        """Bounds of how long a function waits for its thread, and again of how long it runs."""
+        self.shuffle = False
+        """Whether callbacks of one turn run in any order: harsher than asyncio is."""
+        self._process = process
+        self._machine = machine
+        self._timeline = timeline
+        self._network = network
+        self._on_error = on_error
+        self._runnable: deque[asyncio.Handle] = deque()
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._cancelled_timers = 0
+        self._count = count()
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._tasks_made = 0
+        self._look_at_tasks = 64
+        self._delayed: list[Callable[[], object]] = []
+        self._attempts: dict[Attempt, None] = {}
+        self._due = math.inf
+        self._planned: set[float] = set()
+        self._busy_until = timeline.now
+        self._stopped = False
+        self._dead = False
+
+    def __repr__(self) -> str:
+        return f"<SimulatedLoop of {self._process.name}>"
+
+    # ── turns ──────────────────────────────────────────────────────────────────────────────────────
+
+    def turn(self) -> None:
+        """Run what is ready now. Called by the agenda, which may have outlived its reason."""
+        timeline, ready, timers = self._timeline, self._runnable, self._timers
+        now = timeline.now
+        self._planned.discard(now)
+        if now < self._due:
+            return
+        horizon = now + self._started_s + _RESOLUTION_S
+        while timers and timers[0][0] <= horizon:
+            timer = heappop(timers)[2]
+            if not timer.cancelled():
+                ready.append(timer)
+        if self.shuffle:
+            self._shuffle()
+        callbacks = len(ready)
+        timeline.trace.numbers.extend((now, self._machine.number, callbacks))
+        self._turning = True
+        timeline.current = self._process
+        set_running_loop(self)
+        try:
+            for _ in range(callbacks):
+                handle = ready.popleft()
+                if not handle._cancelled:  # noqa: SLF001 -- a call per callback is what this loop is made of
+                    handle._run()  # noqa: SLF001 -- as loops do
+                if self._dead:
+                    break
+        except SystemExit as error:
+            self._process.exit(error.code if isinstance(error.code, int) else 1)
+        finally:
+            set_running_loop(None)
+            timeline.current = None
+            self._turning = False
+        self._busy_until = now + callbacks * self.callback_cost_s * (0.5 + timeline.rng.random())
+        self._plan()
+
+    def _plan(self) -> None:
+        """Ask for the next turn."""
+        due = self._timeline.now
+        if self._stopped or self._dead:
+            self._due = math.inf
+            return
+        if not self._runnable:
+            timers = self._timers
+            while timers and timers[0][2].cancelled():
+                heappop(timers)
+            if not timers:
+                self._due = math.inf
+                return
+            timer_due = timers[0][0] - self._started_s
+            due = max(due, timer_due)
+        due = max(due, self._busy_until)
+        self._due = due
+        if due not in self._planned:
+            self._planned.add(due)
+            self._timeline.turn_at(due, self.turn)
+
+    def _shuffle(self) -> None:
+        ready = list(self._runnable)
+        free = [place for place, handle in enumerate(ready) if not isinstance(handle, _IoHandle)]
+        handles = [ready[place] for place in free]
+        self._timeline.rng.shuffle(handles)
+        for place, handle in zip(free, handles, strict=True):
+            ready[place] = handle
+        self._runnable.clear()
+        self._runnable.extend(ready)
+
+    # ── callbacks and timers ───────────────────────────────────────────────────────────────────────
+
+    def time(self) -> float:
+        """The host's monotonic clock."""
+        return self._timeline.now + self._started_s
+
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        """Call back in the next turn."""
+        handle = asyncio.Handle(callback, args, self, context)
+        self._append(handle)
+        return handle
+
+    call_soon_threadsafe = call_soon
+
+    def call_io(self, callback: Callable[..., object], *args: Any) -> asyncio.Handle:
+        """Call back in the next turn, in this order, as for sockets that have become ready."""
+        handle = _IoHandle(callback, args, self)
+        self._append(handle)
+        return handle
+
+    def call_later(
+        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Call back after so many seconds."""
+        when = self._timeline.now + self._started_s + delay
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._put_timer(timer, when)
+        return timer
+
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Call back at that time of the host's clock; of several at one time, in the order of asking."""
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._put_timer(timer, when)
+        return timer
+
+    def _put_timer(self, timer: asyncio.TimerHandle, when: float) -> None:
+        if self._dead:
+            return
+        if self._cancelled_timers > 64 and 2 * self._cancelled_timers > len(self._timers):
+            self._purge_timers()
+        heappush(self._timers, (when, next(self._count), timer))
+        if not self._turning:
+            self._plan()
+
+    def _timer_handle_cancelled(self, _handle: asyncio.TimerHandle) -> None:
+        self._cancelled_timers += 1
+
+    def _purge_timers(self) -> None:
+        # A wait_for that ends early leaves its timer behind: they would pile up until they are due.
+        self._timers[:] = [entry for entry in self._timers if not entry[2].cancelled()]
+        heapify(self._timers)
+        self._cancelled_timers = 0
+
+    def _append(self, handle: asyncio.Handle) -> None:
+        if not self._dead:
+            self._runnable.append(handle)
+            if not self._turning:
+                self._plan()
+
+    # ── tasks and threads ──────────────────────────────────────────────────────────────────────────
+
+    def create_task(
+        self,
+        coro: Coroutine[Any, Any, T] | Generator[Any, None, T],
+        *,
+        name: object = None,
+        context: Context | None = None,
+        **options: Any,
+    ) -> asyncio.Task[T]:
+        """A task, named by the host and its number so that two runs have the same names."""
+        self._tasks_made += 1
+        task = super().create_task(
+            coro, name=name or f"{self._process.name}-{self._tasks_made}", context=context, **options
+        )
+        if len(self._tasks) >= self._look_at_tasks:
+            self._tasks = self.unfinished()
+            self._look_at_tasks = 64 + 2 * len(self._tasks)
+        self._tasks.append(task)
+        return task
+
+    def unfinished(self) -> list[asyncio.Task[Any]]:
+        """Its tasks that have not ended, oldest first."""
+        return [task for task in self._tasks if not task.done()]
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts
+    ) -> asyncio.Future[T]:
+        """Let the function run at some instant, and its result arrive at a later one."""
+        if executor is not None:
+            raise NotImplementedError("only the default executor is simulated")
+        future: asyncio.Future[T] = self.create_future()
+        if not self._dead:
+            self._later(self._run_in_thread, future, func, args)
+        return future
+
+    def _later(self, action: Callable[..., object], *args: object) -> None:
+        """A step of a worker thread, which is stopped and killed with its process."""
+        timeline = self._timeline
+        step = partial(self._step_of_thread, partial(action, *args))
+        timeline.at(timeline.now + timeline.skewed(self.executor_ms) / 1000, step)
+
+    def _step_of_thread(self, step: Callable[[], object]) -> None:
+        if self._stopped:
+            self._delayed.append(step)
+        elif not self._dead:
+            step()
+
+    def _run_in_thread(
+        self, future: asyncio.Future[T], func: Callable[..., T], args: tuple[Any, ...]
+    ) -> None:
+        if future.cancelled():
+            return
+        timeline = self._timeline
+        timeline.current = self._process
+        try:
+            settle = partial(future.set_result, func(*args))
+        except Exception as error:  # noqa: BLE001 -- whatever it is, it belongs to who waits for the future
+            settle = partial(future.set_exception, error)
+        except BaseException as error:  # noqa: BLE001 -- the end of a process is not ours
+            # The simulated disk struck: then this process is dead, and nobody waits any more.
+            if not self._dead:
+                self._on_error("a worker thread was ended", error)
+            return
+        finally:
+            timeline.current = None
+        self._later(self.call_io, _unless_done, future, settle)
+
+    # ── the network ────────────────────────────────────────────────────────────────────────────────
+
+    async def create_connection(  # type: ignore[override]  # the overloads name options that are refused here
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        host: str | None = None,
+        port: int | None = None,
+        **options: Any,
+    ) -> tuple[SimulatedTransport, asyncio.BaseProtocol]:
+        """Connect to a host by its name or address."""
+        _refuse(options)
+        if host is None or port is None:
+            raise NotImplementedError("only connections to a host and a port are simulated")
+        endpoint = await self._connect(host, port)
+        protocol = protocol_factory()
+        transport = SimulatedTransport(self, endpoint, protocol)
+        waiter = self.create_future()
+        transport.begin(waiter)
+        try:
+            await waiter
+        except BaseException:
+            transport.close()
+            raise
+        return transport, protocol
+
+    async def _connect(self, host: str, port: int) -> Endpoint:
+        connected: asyncio.Future[Endpoint] = self.create_future()
+
+        def established(endpoint: Endpoint) -> None:
+            self.call_io(_unless_done, connected, partial(connected.set_result, endpoint), endpoint.orphan)
+
+        def failed(error: OSError) -> None:
+            self.call_io(_unless_done, connected, partial(connected.set_exception, error))
+
+        attempt = self._network.connect(self._machine, host, port, established, failed)
+        self._attempts[attempt] = None
+        try:
+            return await connected
+        except asyncio.CancelledError:
+            attempt.cancel()
+            if connected.done() and not connected.cancelled() and connected.exception() is None:
+                connected.result().orphan()
+            raise
+        finally:
+            self._attempts.pop(attempt, None)
+
+    async def create_server(  # type: ignore[override]  # as create_connection
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        host: str | None = None,
+        port: int | None = None,
+        **options: Any,
+    ) -> SimulatedServer:
+        """Listen on a port of this host; 0 takes a free one."""
+        _refuse(options)
+        if not (host is None or isinstance(host, str)):
+            raise NotImplementedError("only one address per server is simulated")
+        server = SimulatedServer(
+            self,
+            self,
+            protocol_factory,
+            partial(self._network.listen, self._machine, host, port or 0, options.get("backlog", 100)),
+            host or "0.0.0.0",  # noqa: S104 -- what a socket without a host says
+        )
+        if options.get("start_serving", True):
+            server.accept()
+        return server
+
+    # ── errors, life and death ─────────────────────────────────────────────────────────────────────
+
+    def is_running(self) -> bool:
+        """Whether this is its turn."""
+        return self._turning
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Tell the world, and whoever the process wants told."""
+        if self._dead:
+            return
+        self._on_error(context.get("message", "unhandled"), context.get("exception"))
+        super().call_exception_handler(context)
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        """The world knows already."""
+
+    def pause(self) -> None:
+        """Have no turns: SIGSTOP."""
+        self._stopped = True
+        self._plan()
+
+    def go_on(self) -> None:
+        """Have turns again: SIGCONT."""
+        self._stopped = False
+        delayed, self._delayed = self._delayed, []
+        for step in delayed:
+            self._timeline.at(self._timeline.now, self._step_of_thread, step)
+        self._plan()
+
+    def die(self) -> None:
+        """Do nothing ever again. Whatever it had is kept, so that nothing is finalised, until `bury`."""
+        self._dead = True
+        self._due = math.inf
+        for attempt in self._attempts:
+            attempt.cancel()
+
+    def bury(self) -> None:
+        """The world has ended: let go of all that was left, and hear nothing of it."""
+        self.die()
+        for task in self.unfinished():
+            coroutine = task.get_coro()
+            if isinstance(coroutine, Coroutine):
+                _close(coroutine)
+        self._tasks.clear()
+        self._runnable.clear()
+        self._timers.clear()
+        self.close()
+
+    # ── what is not simulated ──────────────────────────────────────────────────────────────────────
+
+    def _unsimulated(self, *_args: object, **_options: object) -> NoReturn:
+        raise NotImplementedError("this call would leave the simulation")
+
+    run_forever = run_until_complete = stop = set_default_executor = _unsimulated
+    getaddrinfo = getnameinfo = create_datagram_endpoint = start_tls = sendfile = _unsimulated
+    sock_sendfile = connect_accepted_socket = connect_read_pipe = connect_write_pipe = _unsimulated
+    subprocess_exec = subprocess_shell = _unsimulated
+
+
+def _refuse(options: dict[str, Any]) -> None:
+    unknown = sorted(name for name, value in options.items() if value and name not in _HARMLESS_OPTIONS)
+    if unknown:
+        raise NotImplementedError(f"not simulated: {', '.join(unknown)}")
+
+
+def _unless_done(
+    future: "asyncio.Future[Any]", settle: Callable[[], object], otherwise: Callable[[], object] | None = None
+) -> None:
+    if not future.done():
+        settle()
+    elif otherwise is not None:
+        otherwise()
+
+
+def _close(coroutine: Coroutine[Any, Any, Any]) -> None:
+    """Finish an abandoned coroutine; what it says about that is nobody's concern."""
+    with suppress(BaseException):
+        coroutine.close()

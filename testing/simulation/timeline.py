@@ -1,0 +1,84 @@
+"""Virtual time: what is going to happen, in the order in which it will.
+
+What it keeps true:
+
+* Time never goes back, and stands still while something happens.
+* At one moment, events of the network and of worker threads come first, in the order in which they were planned;
+  then the turns of hosts, in an order that chance decides. So a turn sees all that has arrived by then.
+* All chance of a world comes from one generator.
+"""
+
+import random
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any, Protocol, TypeAlias
+
+from tidelog.testing.simulation.trace import Detail, Trace
+
+_Planned: TypeAlias = tuple[float, float, int, Callable[..., object], tuple[Any, ...]]
+
+
+class Halted(BaseException):
+    """The process that raised this has ended itself. Not an `Exception`: the dead handle no errors."""
+
+
+class Process(Protocol):
+    """Whose code is running: what patched clocks and logs need to know of it."""
+
+    @property
+    def name(self) -> str:
+        """The host's name."""
+        ...
+
+    def wall_ms(self) -> float:
+        """The host's wall clock."""
+        ...
+
+    def monotonic(self) -> float:
+        """The host's monotonic clock, in seconds."""
+        ...
+
+    def exit(self, code: int) -> None:
+        """The process ends itself."""
+        ...
+
+
+class Timeline:
+    """The clock, the chance and the agenda of a world."""
+
+    __slots__ = ("_count", "current", "heap", "now", "rng", "trace")
+
+    def __init__(self, rng: random.Random, trace: Trace) -> None:
+        self.now = 0.0
+        """Virtual seconds since the beginning."""
+        self.rng = rng
+        self.trace = trace
+        self.current: Process | None = None
+        """The process whose code is running, if it is any's."""
+        self.heap: list[_Planned] = []
+        self._count = count()
+
+    def at(self, when: float, action: Callable[..., object], *args: object) -> None:
+        """Let this happen then, or now if then is past."""
+        heappush(self.heap, (max(when, self.now), 0.0, next(self._count), action, args))
+
+    def turn_at(self, when: float, turn: Callable[[], object]) -> None:
+        """Let a host have its turn then. Of several at one moment, chance picks the first."""
+        heappush(self.heap, (when, self.rng.random(), next(self._count), turn, ()))
+
+    def step(self) -> None:
+        """Let the next thing happen."""
+        when, _, _, action, args = heappop(self.heap)
+        assert when >= self.now, f"time went back from {self.now} to {when}"
+        self.now = when
+        action(*args)
+
+    def note(self, host: str, what: str, *details: Detail) -> None:
+        """Write an event down."""
+        self.trace.note(self.now, host, what, *details)
+
+    def skewed(self, bounds: tuple[float, float]) -> float:
+        """A number between the bounds, mostly near the lower one, as latencies are."""
+        low, high = bounds
+        return low + (high - low) * self.rng.random() ** 3
