@@ -5,6 +5,8 @@
 
 What it keeps true:
 
+* Whatever waits is counted: bytes that a connection holds back (`held_back_bytes`) and what slow readers
+  leave unsent (`unsent_bytes`). Nobody waits for either to shrink, so neither can be waited for in a circle.
 * `used_bytes` is the sum of what the shares draw from the budget.
 * A frame that is not yet buffered is granted only if it fits; a request that has already arrived is counted
   in any case (`add`), and its connection is not read until there is room again.
@@ -115,6 +117,10 @@ class Bounds:
         self.connections = 0
         self.lingering = 0
         self.used_bytes = 0
+        self.held_back_bytes = 0
+        """Requests that have arrived and wait, as bytes, for their connection's turn."""
+        self.unsent_bytes = 0
+        """Answers that wait for peers which do not read."""
         self.waiters: deque[Share] = deque()
         self._serving = False
 
@@ -129,6 +135,11 @@ class Bounds:
         """A connection that had entered is gone."""
         self.connections -= 1
         assert self.connections >= 0
+
+    @property
+    def reads_little(self) -> bool:
+        """Whether so much is held back that reading more than a page would only add to it."""
+        return self.held_back_bytes > self.limits.max_held_back_bytes
 
     def share(self, wake: Callable[[], None]) -> Share:
         """A connection's share. `wake` is called once after each `wait`, when there is room."""

@@ -42,7 +42,7 @@ _LENGTH_SIZE: Final = 4
 JOIN_BELOW_BYTES: Final = 64 * 1024
 """Up to here copying frames together is cheaper than a second system call or a gathered write."""
 
-SMALL_BYTES: Final = 64 * 1024
+SMALL_BYTES: Final = 32 * 1024
 """An incomplete frame up to this size waits for its rest beside the others; a larger one gets a buffer."""
 
 GLIMPSE_BYTES: Final = 4 * 1024
@@ -158,6 +158,11 @@ class FrameReader:
     def buffered_bytes(self) -> int:
         """Memory that this connection holds for itself."""
         return len(self._large or b"") + len(self._tail) + len(self._held)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of whole frames, and of the beginning of one, that wait until they are released."""
+        return len(self._held)
 
     def get_buffer(self, _hint: int = -1) -> memoryview:
         """Where the next bytes go. Asking twice without reading is allowed, loops do it."""

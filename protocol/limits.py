@@ -45,6 +45,10 @@ class Limits:
     """What each connection may have unanswered before it draws on `max_request_bytes`. Small requests are
     thereby read even when the node is full, above all the fetches for which full produce requests wait."""
 
+    max_held_back_bytes: int = 16 * MIB
+    """Requests that arrived behind one that filled their connection's places wait as bytes. While the node
+    has more of them than this, no connection reads more than a page at a time."""
+
     max_requests_in_flight: int = 256
     """Unanswered requests of one connection; beyond it the connection is not read until half are answered."""
 
@@ -54,6 +58,9 @@ class Limits:
     max_unsent_bytes: int = 64 * MIB
     """What waits in that queue for a slow reader; beyond it a server cuts the connection off and a client
     refuses the next request."""
+
+    max_node_unsent_bytes: int = 256 * MIB
+    """What waits for all slow readers together; the connection that passes it is cut off."""
 
     send_timeout_ms: int = 30_000
     """How long a peer may leave what is sent to it unread; then the connection is cut off."""
@@ -77,6 +84,7 @@ class Limits:
                 raise InvalidConfig(f"{name} is {getattr(self, name)}, it must be at least 1")
         self._at_most("max_head_bytes", "max_frame_bytes")
         self._at_most("max_frame_bytes", "max_request_bytes")
+        self._at_most("max_unsent_bytes", "max_node_unsent_bytes")
         if self.receive_buffer_bytes < 4 * KIB:
             raise InvalidConfig(
                 f"receive_buffer_bytes is {self.receive_buffer_bytes}, at least 4096 are needed"

@@ -34,6 +34,7 @@ def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
     logging.disable(logging.CRITICAL)  # a server says a line for each peer that it turns away
     began = time.perf_counter()
+    code = {"commit": _git("rev-parse", "HEAD"), "changed": _changed()}
     total = Report()
     end = options.begin + options.frames
     for begin in range(options.begin, end, CHUNK):
@@ -50,7 +51,7 @@ def main(arguments: list[str]) -> int:
     for failure in total.failures[:20]:
         print(f"FAILED {failure}")
     if options.record:
-        _record(shlex.join(["scripts/fuzz", *arguments]), options, total, duration_s)
+        _record(code, shlex.join(["scripts/fuzz", *arguments]), options, total, duration_s)
     return 1 if total.failures else 0
 
 
@@ -68,14 +69,13 @@ def _add(total: Report, report: Report, where: str) -> None:
     total.allocated_bytes = max(total.allocated_bytes, report.allocated_bytes)
 
 
-def _record(command: str, options: argparse.Namespace, total: Report, duration_s: float) -> None:
+def _record(
+    code: dict[str, Any], command: str, options: argparse.Namespace, total: Report, duration_s: float
+) -> None:
     runs = json.loads(EVIDENCE.read_text(encoding="utf-8")) if EVIDENCE.exists() else []
     runs.append(
         {
-            "commit": _git("rev-parse", "HEAD"),
-            "changed_files": len(
-                _git("status", "--porcelain", "--", "protocol", "tests/protocol").splitlines()
-            ),
+            **code,
             "command": command,
             "machine": machine(),
             "date": time.strftime("%Y-%m-%d", time.gmtime()),
@@ -91,6 +91,13 @@ def _record(command: str, options: argparse.Namespace, total: Report, duration_s
     )
     EVIDENCE.parent.mkdir(parents=True, exist_ok=True)
     EVIDENCE.write_text(json.dumps(runs, indent=2) + "\n", encoding="utf-8")
+
+
+def _changed() -> list[str]:
+    """Files of ours that differ from the commit."""
+    return [
+        line[3:] for line in _git("status", "--porcelain", "--", "protocol", "tests/protocol").splitlines()
+    ]
 
 
 def _git(*arguments: str) -> str:

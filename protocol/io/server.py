@@ -26,7 +26,7 @@ from tidelog.protocol.errors import (
     UnknownServerError,
     UnsupportedVersion,
 )
-from tidelog.protocol.framing import VERSION, Frame, FrameReader
+from tidelog.protocol.framing import GLIMPSE_BYTES, VERSION, Frame, FrameReader
 from tidelog.protocol.io.outbox import Outbox
 from tidelog.protocol.limits import DEFAULT
 from tidelog.protocol.messages import Hello, Refused, Reply, Request, decode_request, encode_head
@@ -115,7 +115,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._flush_due = False
         self.ending = False
         """Whether its last words were said: nothing more is served."""
-        self._not_reading = 0
+        self._not_reading = self._held_back = self._unsent = 0
         self._reads = self._frames = self._drains = self.unanswered = 0
         self._on_closed: list[Callable[[], None]] = []
         self.closed = False
@@ -183,6 +183,8 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._bounds.leave()
         self.outbox.drop()
         self._reader.close()
+        self._count_unsent(0)
+        self._count_held_back(0)
         if not self.ending:
             self.share.close()
         for callback in self._on_closed:
@@ -191,7 +193,10 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes go."""
-        return self._bounds.receive_buffer.view if self.ending else self._reader.get_buffer(sizehint)
+        if self.ending:
+            return self._bounds.receive_buffer.view
+        view = self._reader.get_buffer(sizehint)
+        return view[:GLIMPSE_BYTES] if self._bounds.reads_little else view
 
     def buffer_updated(self, nbytes: int) -> None:
         """So many bytes have arrived there."""
@@ -208,6 +213,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """The transport has sent most of it."""
         self._drains += 1
         self.outbox.resume()
+        self._count_unsent(self.outbox.unsent_bytes if self.outbox.paused else 0)
         if not self.outbox.paused:
             self._may_read(_FOR_PEER)
 
@@ -225,6 +231,8 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._end_with(error, ONE_WAY)
         finally:
             self._consuming = False
+        if reader.held_bytes or self._held_back:
+            self._count_held_back(reader.held_bytes)
         if reader.wanted:
             self.share.wait(reader.wanted)
             self._stop_reading(_FOR_ROOM)
@@ -302,10 +310,26 @@ class ServerConnection(asyncio.BufferedProtocol):
         elif not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._flush)
-        if outbox.paused and outbox.unsent_bytes > self._bounds.limits.max_unsent_bytes:
-            self.abort(
-                f"{outbox.unsent_bytes} bytes are unsent, the limit is {self._bounds.limits.max_unsent_bytes}"
-            )
+        if outbox.paused:
+            self._check_unsent()
+
+    def _check_unsent(self) -> None:
+        """Answers that nobody reads are counted, and have their limits."""
+        bounds, unsent = self._bounds, self.outbox.unsent_bytes
+        self._count_unsent(unsent)
+        if unsent > bounds.limits.max_unsent_bytes:
+            self.abort(f"{unsent} bytes are unsent, the limit is {bounds.limits.max_unsent_bytes}")
+        elif bounds.unsent_bytes > bounds.limits.max_node_unsent_bytes:
+            limit = bounds.limits.max_node_unsent_bytes
+            self.abort(f"{bounds.unsent_bytes} bytes are unsent to all peers, the limit is {limit}")
+
+    def _count_unsent(self, unsent: int) -> None:
+        self._bounds.unsent_bytes += unsent - self._unsent
+        self._unsent = unsent
+
+    def _count_held_back(self, held: int) -> None:
+        self._bounds.held_back_bytes += held - self._held_back
+        self._held_back = held
 
     def _flush(self) -> None:
         self._flush_due = False

@@ -63,7 +63,7 @@ class Node:
         self.listener.close()
         await self.listener.wait_closed()
         assert self.bounds.connections == 0
-        assert self.bounds.used_bytes == 0
+        assert self.bounds.used_bytes == self.bounds.held_back_bytes == self.bounds.unsent_bytes == 0
         assert not self.bounds.waiters
 
     @property

@@ -6,6 +6,7 @@ import logging
 import pytest
 
 from tests.protocol.io.peers import ANSWER, ASK, Node, RawPeer, frame_of, until
+from tidelog.protocol.framing import GLIMPSE_BYTES
 from tidelog.protocol.io import Incoming
 from tidelog.protocol.limits import Limits
 
@@ -144,6 +145,37 @@ async def test_late_answers_do_not_pile_up_for_who_does_not_read(caplog: pytest.
             assert request.connection.outbox.unsent_bytes <= limits.max_unsent_bytes + 201 * KB
         await until(lambda: not node.listener.connections, "the connection was cut off")
         assert "bytes are unsent, the limit is 2000000" in caplog.text
+
+
+async def test_what_waits_behind_full_connections_is_bounded_for_the_whole_node() -> None:
+    limits = Limits(max_requests_in_flight=1, max_held_back_bytes=20 * KB, receive_buffer_bytes=64 * 1024)
+    async with Node(limits) as node:
+        peers = [await RawPeer.to(node.port, greeted=True) for _ in range(8)]
+        for peer in peers:
+            peer.send(frame_of(1, ASK) * 5000)
+        await until(lambda: len(node.waiting) == 8, "each has one request in")
+        assert 0 < node.bounds.held_back_bytes <= 20 * KB + 64 * 1024 + 7 * GLIMPSE_BYTES
+        for peer in peers:
+            await peer.close()
+
+
+async def test_who_passes_the_nodes_limit_of_unsent_bytes_is_cut_off(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    limits = Limits(write_high_bytes=50 * KB, max_unsent_bytes=9000 * KB, max_node_unsent_bytes=10_000 * KB)
+    async with Node(limits) as node:
+        peers = [await RawPeer.to(node.port, greeted=True) for _ in range(2)]
+        for peer in peers:
+            peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            peer.send(*(frame_of(number, ASK) for number in range(1, 61)))
+        await until(lambda: len(node.waiting) == 120, "the requests have arrived")
+        for request in node.waiting:
+            request.reply(ANSWER, bytes(200 * KB))
+        await until(lambda: len(node.listener.connections) == 1, "one was cut off")
+        assert "unsent to all peers, the limit is 10000000" in caplog.text
+        for peer in peers:
+            await peer.close()
 
 
 async def test_large_replies_arrive_whole_and_in_order_through_a_narrow_pipe() -> None:
