@@ -379,6 +379,12 @@ class InvalidAppend(TidelogError, code=1013):
     """The batches do not continue this log: offsets and epochs must not go back."""
 
 
+class InconsistentMetadata(TidelogError, code=1014):
+    """The metadata log contradicts itself or what was read of it before: this node stops and changes nothing;
+    keep its directory and report it.
+    """
+
+
 class DirectoryLocked(TidelogError, code=1020):
     """Another process uses this data directory: stop it, or choose another directory."""
 

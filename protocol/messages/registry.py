@@ -10,6 +10,13 @@ from typing import Final, TypeVar
 
 from msgspec.inspect import StructType, type_info
 
+from tidelog.protocol.messages.cluster import (
+    AllocateProducerIds,
+    BrokerHeartbeat,
+    CreateTopics,
+    DeleteTopics,
+    RegisterBroker,
+)
 from tidelog.protocol.messages.connection import Hello, Refused
 from tidelog.protocol.messages.fetch import Fetch
 from tidelog.protocol.messages.metadata import Metadata
@@ -61,8 +68,13 @@ REQUESTS: Final[dict[int, type[Request]]] = _by_tag(
         EpochEnds,
         DeleteRecords,
         InitProducerId,
+        CreateTopics,
+        DeleteTopics,
         Flushed,
         AlterPartition,
+        RegisterBroker,
+        BrokerHeartbeat,
+        AllocateProducerIds,
     )
 )
 """Every request by its tag."""

@@ -24,6 +24,9 @@ Correlation: TypeAlias = Annotated[int, Meta(ge=0, le=_I32)]
 TopicId: TypeAlias = Annotated[bytes, Meta(min_length=16, max_length=16)]
 """A topic's id: 16 bytes."""
 
+Uuid: TypeAlias = Annotated[bytes, Meta(min_length=16, max_length=16)]
+"""An id that was drawn at random, of a process or a disk: 16 bytes."""
+
 TopicName: TypeAlias = Annotated[str, Meta(max_length=249)]
 """A topic's name: text of at most 249 characters."""
 
@@ -83,6 +86,9 @@ Acks: TypeAlias = Annotated[int, Meta(ge=-_I16 - 1, le=_I16)]
 
 Isolation: TypeAlias = Annotated[int, Meta(ge=0, le=1)]
 """Which records a reader sees: 0 or 1."""
+
+CrashCode: TypeAlias = Annotated[int, Meta(ge=0, le=_I16)]
+"""How a process ended: 0 there was none, 1 in order, 2 it died, 3 its machine died, 4 data was lost."""
 
 SessionEpoch: TypeAlias = Annotated[int, Meta(ge=-1, le=_I32)]
 """The number of a request within its fetch session; after 2^31 - 1 comes 1; -1 is no session: i32."""

@@ -175,8 +175,8 @@ def test_an_unknown_request_is_named_as_one_of_a_newer_peer() -> None:
 
 
 def test_an_unknown_reply_is_named_as_one_of_a_newer_peer() -> None:
-    with pytest.raises(UnsupportedVersion, match="no reply has the tag 99 ") as refused:
-        decode_reply(head_of([99]))
+    with pytest.raises(UnsupportedVersion, match="no reply has the tag 126 ") as refused:
+        decode_reply(head_of([126]))
     assert refused.value.correlation == 5
 
 
