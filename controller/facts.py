@@ -1,0 +1,304 @@
+"""What the metadata log can say: facts, in the past tense, and the batches that carry them.
+
+    a batch of the log    one atomic change: every fact in it, or none
+    a record's value      msgpack [type, field, field, ...]; the types are those of the specification's table
+
+What it keeps true:
+
+* A fact says what holds after it, whole: replaying needs no arithmetic, and can be checked.
+* Fields are only ever appended, with defaults. A type that is not known here, or a fact with more fields than are
+  known here, was written by a newer tidelog: reading it ends in UnsupportedFormat, which stops the node. Nothing
+  is skipped, for a node that skips a fact believes in another cluster than the rest.
+* A batch holds at most 10,000 facts in 1 MiB; a larger operation is split so that every prefix of it is safe.
+
+Control batches (who leads the quorum, who votes) carry no facts: they are the quorum's own.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Union
+
+import msgspec
+from msgspec import Meta, Struct
+
+from tidelog.protocol.batch import read_header
+from tidelog.protocol.errors import UnsupportedFormat
+from tidelog.protocol.messages.shapes import (
+    BrokerEpoch,
+    BrokerId,
+    Epoch,
+    Flag,
+    Index,
+    Name,
+    Number,
+    Port,
+    TopicId,
+    TopicName,
+    Uuid,
+)
+from tidelog.protocol.records import decode, encode
+from tidelog.protocol.types import NO_BROKER, NO_EPOCH, Buffer, TopicPartition
+
+METADATA: Final = TopicPartition("__metadata", 0)
+"""The metadata log among the logs: it is kept, fetched and truncated like any partition."""
+
+METADATA_TOPIC_ID: Final = bytes(15) + b"\x01"
+"""Its topic's id, the same in every cluster: whoever joins must be able to ask for it."""
+
+FACTS_MAX: Final = 10_000
+"""The most facts in a batch."""
+
+BATCH_BYTES_MAX: Final = 1 << 20
+"""The largest batch of facts."""
+
+Brokers = tuple[BrokerId, ...]
+Place = tuple[TopicId, Index]
+"""A partition, by its topic's id and its number."""
+
+ResourceType = Annotated[str, Meta(pattern="^(cluster|broker|topic|group)$")]
+
+
+class Fact(Struct, array_like=True, frozen=True, gc=False):
+    """A line of the metadata log."""
+
+
+class ClusterInitialized(Fact, frozen=True, tag=1):
+    """A cluster has begun."""
+
+    cluster_id: Uuid
+    """Drawn at random by the first controller that was ever elected."""
+
+    created_ms: Number
+    """When, in milliseconds since 1970."""
+
+    format: Number = 1
+    """The version of what the metadata log may say."""
+
+
+class BrokerRegistered(Fact, frozen=True, tag=2):
+    """A broker's process has introduced itself; it is fenced until it has caught up."""
+
+    broker_id: BrokerId
+    """The broker."""
+
+    broker_epoch: BrokerEpoch
+    """This registration: the offset of this very record."""
+
+    incarnation_id: Uuid
+    """Drawn by the process when it started."""
+
+    directory_id: Uuid
+    """The disk that it has come with."""
+
+    host: Name
+    """The host that it advertises."""
+
+    port: Port
+    """The port that it advertises."""
+
+    rack: Name = ""
+    """Where it stands; empty: it does not say."""
+
+
+class BrokerChanged(Fact, frozen=True, tag=3):
+    """A registered broker may be used otherwise than before."""
+
+    broker_id: BrokerId
+    """The broker."""
+
+    broker_epoch: BrokerEpoch
+    """Its registration."""
+
+    fenced: Flag
+    """Whether it leads nothing and is in no ISR, because it is not heard or has not caught up."""
+
+    shutting_down: Flag = False
+    """Whether it is being relieved of everything, to stop in order."""
+
+    offline: tuple[Place, ...] = ()
+    """Replicas that it has and cannot serve, because their disk or their log is not to be trusted."""
+
+
+class BrokerUnregistered(Fact, frozen=True, tag=4):
+    """A broker is not part of the cluster any more."""
+
+    broker_id: BrokerId
+    """The broker."""
+
+    broker_epoch: BrokerEpoch
+    """Its last registration."""
+
+
+class TopicCreated(Fact, frozen=True, tag=5):
+    """A topic exists; its partitions follow."""
+
+    topic_id: TopicId
+    """Drawn at random: a topic that is created anew is another one."""
+
+    name: TopicName
+    """What users call it."""
+
+
+class PartitionFact(Fact, frozen=True):
+    """All that the cluster has decided about one partition, as it is from then on."""
+
+    topic_id: TopicId
+    """The topic."""
+
+    index: Index
+    """The partition's number in the topic."""
+
+    replicas: Brokers
+    """Who holds it, in order of preference: the first leads when it can."""
+
+    isr: Brokers
+    """Who must have a record before it is committed."""
+
+    leader: BrokerId
+    """Who takes records and hands them out; -1: nobody."""
+
+    leader_epoch: Epoch
+    """Grows by one when the leader changes or a replica leaves."""
+
+    partition_epoch: Epoch
+    """Grows by one with every change."""
+
+    min_isr: Number
+    """How many must be in sync for anything to be committed; at most as many as there are replicas."""
+
+    elr: Brokers
+    """Outside the ISR, but guaranteed to hold every committed record."""
+
+    last_known_elr: Brokers
+    """Whom to ask when nobody is guaranteed to hold everything."""
+
+    adding: Brokers
+    """Replicas that a reassignment brings."""
+
+    removing: Brokers
+    """Replicas that a reassignment takes away."""
+
+    unclean_epoch: Epoch
+    """The leader epoch of the last unclean election; -1: there was none."""
+
+    recovering: Flag
+    """Elected uncleanly and not yet confirmed by its leader."""
+
+    flush_group: Flag
+    """Whether a record counts only when it is on stable storage (`flush.mode=group`)."""
+
+
+class PartitionCreated(PartitionFact, frozen=True, tag=6):
+    """A partition exists."""
+
+
+class PartitionChanged(PartitionFact, frozen=True, tag=7):
+    """Something about a partition has been decided anew."""
+
+
+class TopicRemoved(Fact, frozen=True, tag=8):
+    """A topic, its partitions and its configuration are gone."""
+
+    topic_id: TopicId
+    """The topic."""
+
+
+class ConfigChanged(Fact, frozen=True, tag=9):
+    """A setting has another value."""
+
+    resource_type: ResourceType
+    """What it is a setting of: `cluster`, `broker`, `topic` or `group`."""
+
+    resource_name: Name
+    """Which broker, topic or group; empty for the cluster."""
+
+    key: Name
+    """The setting's name, with dots."""
+
+    value: str | None
+    """Its value; nil: it is not set here any more."""
+
+
+class ProducerIdsTaken(Fact, frozen=True, tag=10):
+    """A broker has been given a block of producer ids."""
+
+    broker_id: BrokerId
+    """The broker."""
+
+    broker_epoch: BrokerEpoch
+    """Its registration."""
+
+    next_producer_id: Number
+    """The first id that nobody has been given."""
+
+
+class NothingHappened(Fact, frozen=True, tag=11):
+    """Time has passed: written while idle, so that one can see how far behind a node is."""
+
+
+class FeatureChanged(Fact, frozen=True, tag=12):
+    """The cluster as a whole may use a feature, up to a level."""
+
+    name: Name
+    """The feature."""
+
+    level: Number
+    """Its level; 0: it is not used."""
+
+
+FACTS: Final[tuple[type[Fact], ...]] = (
+    ClusterInitialized,
+    BrokerRegistered,
+    BrokerChanged,
+    BrokerUnregistered,
+    TopicCreated,
+    PartitionCreated,
+    PartitionChanged,
+    TopicRemoved,
+    ConfigChanged,
+    ProducerIdsTaken,
+    NothingHappened,
+    FeatureChanged,
+)
+"""Every fact there is."""
+
+_any_fact: Any = Union[FACTS]  # noqa: UP007 -- built from a table
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(_any_fact).decode
+_items: Final = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+_NO_FACT: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def encode_facts(facts: Sequence[Fact], now_ms: int) -> bytearray:
+    """The batch that says all of this at once, at offset 0 until a leader stamps it."""
+    assert 0 < len(facts) <= FACTS_MAX, f"{len(facts)} facts in a batch"
+    batch = encode([_encode(fact) for fact in facts], now_ms=now_ms)
+    assert len(batch) <= BATCH_BYTES_MAX, f"{len(facts)} facts in {len(batch)} bytes"
+    return batch
+
+
+def decode_facts(batch: Buffer) -> list[Fact]:
+    """The facts of a whole, verified batch; UnsupportedFormat when it says something that is not known here."""
+    if read_header(batch).is_control:
+        return []
+    columns = decode(batch)
+    return [_fact(value, at) for value, at in zip(columns.values, columns.offsets, strict=True)]
+
+
+def _fact(value: bytes | None, offset: int) -> Fact:
+    try:
+        fact: Fact = _decode(value or b"")
+        there = len(_items(value or b"")) - 1
+    except _NO_FACT as error:
+        raise UnsupportedFormat(
+            f"offset {offset} of the metadata log is no fact known here: {error}"
+        ) from error
+    known = len(fact.__struct_fields__)
+    if there > known:
+        raise UnsupportedFormat(
+            f"offset {offset} of the metadata log: {type(fact).__name__} has {there} fields, {known} are known here"
+        )
+    return fact
+
+
+NOBODY: Final = (NO_BROKER, NO_EPOCH)
+"""In place of a broker and its epoch, where a snapshot says how many producer ids are taken."""
