@@ -18,14 +18,19 @@ What it keeps true (docs/REPLICATION.md; I-2 to I-5, I-14, I-16 to I-19):
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from tidelog.controller.image import PartitionState
 from tidelog.protocol.errors import (
+    FencedLeaderEpoch,
     IneligibleReplica,
+    InvalidRequest,
+    InvalidUpdateVersion,
+    NewLeaderElected,
     OperationNotAttempted,
     StaleBrokerEpoch,
     UnknownLeaderEpoch,
+    UnknownTopicId,
 )
 from tidelog.protocol.types import NO_EPOCH, NO_OFFSET, BrokerId, Epoch, Offset
 
@@ -37,6 +42,8 @@ class Surroundings:
     me: BrokerId
     my_epoch: Epoch
     """My registration."""
+    registered_epoch: Callable[[BrokerId], Epoch | None]
+    """The broker epoch of a broker as it is registered in my image, fenced or not; None: it is not."""
     live_epoch: Callable[[BrokerId], Epoch | None]
     """The broker epoch of a broker that is registered, unfenced and not shutting down, in my image; else None."""
     lag_max_ms: int
@@ -46,6 +53,16 @@ class Surroundings:
 NEVER = -(2**62)
 RETRY_MS = 100
 """A proposal that was refused for a member is not repeated sooner, unless the image changes."""
+
+_REPLAY_FOLLOWS: Final = (
+    FencedLeaderEpoch,
+    InvalidUpdateVersion,
+    NewLeaderElected,
+    UnknownTopicId,
+    InvalidRequest,
+    StaleBrokerEpoch,
+)
+"""Answers that say that the leader's state is old: the metadata log will tell what holds (2.10)."""
 
 
 @dataclass(slots=True)
@@ -94,6 +111,7 @@ class Leadership:
         "_end",
         "_me",
         "_retry_at_ms",
+        "_stage",
         "_start",
         "followers",
         "high_watermark",
@@ -120,6 +138,8 @@ class Leadership:
         self._durable = durable_offset
         self._alter_seq = 0
         self._retry_at_ms = NEVER
+        self._stage: Literal["unsent", "sent", "decided"] = "unsent"
+        """Of what is pending; decided: the metadata log will say how."""
         self.state = state
         self.high_watermark = high_watermark
         self.pending: Proposal | None = None
@@ -175,9 +195,12 @@ class Leadership:
         """The controller has decided, and I still lead in the same epoch. Whether the high watermark moved."""
         assert (state.leader, state.leader_epoch) == (self._me, self.state.leader_epoch), (self.state, state)
         assert state.partition_epoch > self.state.partition_epoch, (self.state, state)
+        for left in self.state.isr:
+            if left != self._me and left not in state.isr:
+                # What it was caught up with as a member says nothing of what it comes back with (I-18).
+                self.followers[left].last_caught_up_ms = NEVER
         self.state = state
         self.pending = None
-        self._retry_at_ms = NEVER
         for gone in [replica for replica in self.followers if replica not in state.replicas]:
             del self.followers[gone]
         for replica in state.replicas:
@@ -188,9 +211,12 @@ class Leadership:
     def image_changed(self, now_ms: int) -> bool:
         """Who is alive may have changed: without this an idle partition would wait for a fetch (2.8)."""
         self._retry_at_ms = NEVER
+        # KAFKA-13091: after a shrink nobody else may come to move it; and only then is anybody proposed (2.2),
+        # for who barely has what was committed so far would hold it back.
+        moved = self._advance(now_ms)
         for replica in self.followers:
             self._maybe_expand(replica, now_ms)
-        return self._advance(now_ms)  # KAFKA-13091: after a shrink nobody else may come to move it
+        return moved
 
     def appended(self, end_offset: Offset, now_ms: int) -> bool:
         """My log has grown. Whether the high watermark moved: with no follower in sync it may."""
@@ -210,7 +236,8 @@ class Leadership:
             raise UnknownLeaderEpoch(
                 f"broker {follower} is not a replica as of partition epoch {self.state.partition_epoch}"
             )
-        newest = max(known.broker_epoch, self._around.live_epoch(follower) or NO_EPOCH)
+        registered = self._around.registered_epoch(follower)
+        newest = known.broker_epoch if registered is None else max(known.broker_epoch, registered)
         if broker_epoch < newest:
             raise StaleBrokerEpoch(
                 f"broker {follower} fetched under epoch {broker_epoch}, {newest} is registered"
@@ -228,6 +255,9 @@ class Leadership:
     ) -> bool:
         """A valid fetch that does not diverge. Whether the high watermark moved."""
         known = self.followers[follower]
+        if NO_EPOCH < known.broker_epoch < broker_epoch:
+            # Another process, maybe with another disk: that the last one was caught up says nothing (I-18).
+            known = self.followers[follower] = Follower()
         # Overwritten, not maximised: after a restart the smaller value is the truth (2.7).
         known.fetch_offset = fetch_offset
         known.log_start = log_start
@@ -255,36 +285,60 @@ class Leadership:
             self._maybe_expand(follower, now_ms)
         return self._advance(now_ms)
 
-    def tick(self, now_ms: int) -> None:
-        """Propose an ISR without those who have fallen behind; call it every half of the lag allowed."""
-        if self.pending is not None or now_ms < self._retry_at_ms:
-            return
-        isr = tuple(r for r in self.state.isr if r == self._me or self.caught_up(r, now_ms))
-        if len(isr) < len(self.state.isr):
-            self.pending = Proposal("shrink", isr, self.state.partition_epoch)
+    def tick(self, now_ms: int) -> bool:
+        """Propose an ISR without those who have fallen behind; call it every half of the lag allowed.
+
+        Whether the high watermark moved: it no longer waits for who was about to join and has fallen silent,
+        and where nobody else is in sync, no fetch would come to notice.
+        """
+        if self.pending is None and now_ms >= self._retry_at_ms:
+            isr = tuple(r for r in self.state.isr if r == self._me or self.caught_up(r, now_ms))
+            if len(isr) < len(self.state.isr):
+                self._propose("shrink", isr)
+        return self._advance(now_ms)
 
     # ── proposals and their answers ───────────────────────────────────────────────────────────────
 
     def alteration(self) -> Alteration | None:
-        """What to send to the controller now, under a number that was never used; None: nothing is pending."""
-        if self.pending is None:
+        """What to send to the controller now, under a number that was never used; None: nothing is to be sent."""
+        if not self.is_proposing:
             return None
+        assert self.pending is not None
         self._alter_seq += 1
+        self._stage = "sent"
         members = tuple((member, self._epoch_of(member)) for member in self.pending.isr)
         return Alteration(self._alter_seq, self.state.leader_epoch, self.pending.partition_epoch, members)
 
-    def refused(self, alteration: Alteration, error: type[Exception], now_ms: int) -> None:
-        """The controller has refused. Only for reasons that no replay will bring is the proposal given up.
+    @property
+    def is_proposing(self) -> bool:
+        """Whether a proposal waits for the controller's decision, and not only for the replay of it."""
+        return self.pending is not None and self._stage != "decided"
 
-        Everything else keeps it pending, and with it the maximal ISR: a newer state is on its way.
+    def accepted(self, alteration: Alteration) -> None:
+        """The controller has committed the change: it is pending, and not sent again, until `adopt` brings it."""
+        if self._is_latest(alteration):
+            self._stage = "decided"
+
+    def refused(self, alteration: Alteration, error: type[Exception], now_ms: int) -> None:
+        """The controller has refused, or cannot be asked. Only where no replay will follow is it given up.
+
+        Everything else keeps it pending, and with it the maximal ISR: a newer state is on its way, or the
+        outcome is unknown and it is to be sent again.
         """
-        current = (
-            alteration.alter_seq == self._alter_seq
+        if self._is_latest(alteration):
+            if issubclass(error, IneligibleReplica | OperationNotAttempted):
+                self.pending = None
+                self._retry_at_ms = now_ms + RETRY_MS
+            elif issubclass(error, _REPLAY_FOLLOWS):
+                self._stage = "decided"
+
+    def _is_latest(self, alteration: Alteration) -> bool:
+        return (
+            self.pending is not None
+            and self._stage != "unsent"
+            and alteration.alter_seq == self._alter_seq
             and alteration.partition_epoch == self.state.partition_epoch
         )
-        if current and issubclass(error, IneligibleReplica | OperationNotAttempted):
-            self.pending = None
-            self._retry_at_ms = now_ms + RETRY_MS
 
     def _epoch_of(self, member: BrokerId) -> Epoch:
         return self._around.my_epoch if member == self._me else self.followers[member].broker_epoch
@@ -298,7 +352,11 @@ class Leadership:
             and now_ms >= self._retry_at_ms
             and self.eligible(follower)
         ):
-            self.pending = Proposal("expand", (*self.state.isr, follower), self.state.partition_epoch)
+            self._propose("expand", (*self.state.isr, follower))
+
+    def _propose(self, kind: Literal["expand", "shrink"], isr: tuple[BrokerId, ...]) -> None:
+        self.pending = Proposal(kind, isr, self.state.partition_epoch)
+        self._stage = "unsent"
 
     def _advance(self, now_ms: int) -> bool:
         """Move the high watermark to what everybody has who must (2.4)."""
