@@ -150,6 +150,16 @@ def time(timestamp_ms: int) -> str:
     return at.strftime("%Y-%m-%d %H:%M:%S.") + f"{at.microsecond // 1000:03d}"
 
 
+def time_on(timestamp_ms: int, on: str) -> str:
+    """The time, without its day where that is `on`."""
+    return time(timestamp_ms).removeprefix(f"{on} ") if on else time(timestamp_ms)
+
+
+def span(first: int, end: int) -> str:
+    """`offsets 0 to 75`, where `end` is exclusive; `no offsets` where there are none."""
+    return f"offsets {first} to {end - 1}" if end > first else f"no offsets from {first} on"
+
+
 def day(timestamp_ms: int) -> str:
     """`2026-01-31`: the day in UTC; empty for a time that no calendar has."""
     shown = time(timestamp_ms)
@@ -165,8 +175,7 @@ def period(first_ms: int, last_ms: int, on: str = "") -> str:
 
 
 def _whole_seconds(timestamp_ms: int, on: str) -> str:
-    shown = time(timestamp_ms).partition(".")[0]
-    return shown.removeprefix(f"{on} ") if on else shown
+    return time_on(timestamp_ms, on).partition(".")[0]
 
 
 def printable(data: bytes) -> str:

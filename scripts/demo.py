@@ -353,7 +353,7 @@ class Screen:
 
         What is too long for the screen goes on in the next line, or is left out where it is a table's.
         """
-        print(f" {self._style('2', '$ tidelog ' + ' '.join(words))}", flush=True)
+        print(f"\n {self._style('2', '$ tidelog ' + ' '.join(words))}", flush=True)
         ran = subprocess.run(
             [sys.executable, "-m", "tidelog", *words],
             cwd=directory,
@@ -361,7 +361,7 @@ class Screen:
             text=True,
             check=False,
         )
-        lines = (ran.stdout + ran.stderr).splitlines()
+        lines = (ran.stdout + ran.stderr).rstrip().splitlines()
         for line in lines[:most]:
             table = "  " in line.strip()
             for piece in [line[: COLUMNS - 1]] if table else folded(line, COLUMNS - 1):
@@ -421,7 +421,7 @@ async def tell(screen: Screen, place: Path, running: list[Process]) -> bool:
     screen.command(place, "log", "segments", "data/orders-0")
     screen.command(place, "log", "checkpoints", "data")
     first_segment = f"data/orders-0/{0:020}.log"
-    screen.command(place, "log", "dump", first_segment, most=4)
+    screen.command(place, "log", "dump", first_segment, most=5)
 
     damage = await flip_a_bit(screen, connection, place / first_segment)
     screen.command(place, "log", "dump", "--verify", first_segment)

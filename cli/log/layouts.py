@@ -26,7 +26,7 @@ from tidelog.cli.log.items import (
 )
 from tidelog.cli.log.kinds import FileName, Kind
 from tidelog.cli.options import Layout
-from tidelog.cli.terminal import Table, Writer, many, printable, quoted, size, time
+from tidelog.cli.terminal import Table, Writer, day, many, printable, quoted, size, span, time, time_on
 from tidelog.protocol.batch import DELETE_HORIZON, LOG_APPEND_TIME, BatchHeader
 from tidelog.protocol.compression import CODECS
 from tidelog.protocol.records import Columns
@@ -96,7 +96,7 @@ def coloured(fault: Fault) -> str:
 
 
 _TITLES: Final[dict[Kind, tuple[str, ...]]] = {
-    Kind.SEGMENT: ("OFFSETS", ">COUNT", ">POSITION", ">SIZE", "LATEST (UTC)", "CODEC", ">EPOCH", "NOTES"),
+    Kind.SEGMENT: ("OFFSETS", ">COUNT", ">POSITION", ">SIZE", "LATEST (UTC)", "CODEC", ">EPOCH", "PRODUCER"),
     Kind.OFFSET_INDEX: (">OFFSET", ">POSITION"),
     Kind.TIME_INDEX: ("LATEST SO FAR (UTC)", ">OFFSET"),
     Kind.SNAPSHOT: (">PRODUCER", ">EPOCH", "LAST APPEND (UTC)", "TRANSACTION", "LAST SEQUENCES AT OFFSETS"),
@@ -118,10 +118,11 @@ class TextDump:
         self._file: File
         self._table: Table
         self._faults = 0
+        self._day = ""
 
     def begin(self, file: File) -> None:
         """Its path, and the table that belongs to its kind."""
-        self._file, self._faults = file, 0
+        self._file, self._faults, self._day = file, 0, ""
         if not self._verdicts_only:
             if self._files:
                 self._writer.line()
@@ -170,12 +171,15 @@ class TextDump:
 
     def _batch(self, batch: Batch) -> None:
         header = batch.header
+        if (today := day(header.max_timestamp)) and today != self._day:
+            self._day = today
+            self._table.line(f"  {today}")
         self._table.row(
             f"{header.base_offset}-{header.last_offset}",
             str(header.record_count),
             str(batch.position),
             size(header.size),
-            time(header.max_timestamp),
+            time_on(header.max_timestamp, self._day),
             codec_name(header),
             str(header.leader_epoch),
             _notes(batch),
@@ -186,13 +190,13 @@ class TextDump:
             for offset, at, key, value, headers in _rows(batch.columns):
                 named = "".join(f"  {printable(name.encode())}={quoted(each, 40)}" for name, each in headers)
                 shown = f"{quoted(key, _VALUE_CHARACTERS)}: {quoted(value, _VALUE_CHARACTERS)}"
-                self._table.line(f"    {offset}  {time(at)}  {shown}{named}")
+                self._table.line(f"    {offset}  {time_on(at, self._day)}  {shown}{named}")
 
     def _summary(self, summary: Summary) -> None:
         counts = summary.counts
         if self._file.what.kind == Kind.SEGMENT:
             held = f"{many(_number(counts, 'batches'), 'batch', 'batches')}, {many(_number(counts, 'records'), 'record')}"
-            told = f"{held}, offsets {counts['first_offset']} to {counts['end_offset']} (exclusive)"
+            told = f"{held}, {span(_number(counts, 'first_offset'), _number(counts, 'end_offset'))}"
         else:
             told = ", ".join(many(_number(counts, key), key.removesuffix("s"), key) for key in counts)
             told = told.replace("covereds", "bytes of log described").replace(
@@ -215,7 +219,7 @@ def _notes(batch: Batch) -> str:
     header = batch.header
     notes = []
     if header.producer_id >= 0:
-        notes.append(f"producer {header.producer_id}:{header.producer_epoch}")
+        notes.append(f"{header.producer_id}:{header.producer_epoch}")
     if header.base_sequence >= 0:
         notes.append(f"seq {header.base_sequence}-{header.last_sequence}")
     notes += ["transactional"] * header.is_transactional + ["control"] * header.is_control

@@ -8,7 +8,7 @@ from tidelog.cli.log.items import Fault
 from tidelog.cli.log.layouts import coloured, fault_object, to_json
 from tidelog.cli.log.nodes import NodeState, PartitionState
 from tidelog.cli.log.segments import PartitionSurvey, SegmentSurvey
-from tidelog.cli.terminal import Table, Writer, day, many, period, size
+from tidelog.cli.terminal import Table, Writer, day, many, period, size, span
 from tidelog.protocol.types import NO_EPOCH, NO_TIMESTAMP
 from tidelog.storage.epochs import EpochEntry
 
@@ -17,8 +17,8 @@ from tidelog.storage.epochs import EpochEntry
 
 def segments_as_text(writer: Writer, partition: PartitionSurvey) -> None:
     """A table of the segments, and what lies beside them."""
-    span = f"offsets {partition.start_offset} to {partition.end_offset} (exclusive)"
-    writer.line(f"{click.style(partition.path, bold=True)}: {_totals([partition])}, {span}")
+    offsets = span(partition.start_offset, partition.end_offset)
+    writer.line(f"{click.style(partition.path, bold=True)}: {_totals([partition])}, {offsets}")
     on = _only_day(partition.segments)
     table = Table(
         writer,
