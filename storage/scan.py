@@ -31,39 +31,38 @@ class Scan:
         self.problem: CorruptMessage | None = None
 
     def __iter__(self) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-        piece, piece_at, small = _EMPTY, self.position, True
-        while self.position < self._end:
-            at = self.position
-            if at + HEADER_SIZE > piece_at + len(piece):
-                piece, piece_at = self._read(at, self._slice if self._bodies or small else HEADER_SIZE), at
+        # A start may walk millions of batches: what is done per batch is counted in microseconds.
+        piece, piece_at, small, bodies, end = _EMPTY, self.position, True, self._bodies, self._end
+        while (at := self.position) < end:
+            index = at - piece_at
+            if index + HEADER_SIZE > len(piece):
+                piece = self._read(at, self._slice if bodies or small else HEADER_SIZE)
+                piece_at, index = at, 0
             try:
-                header = self._header(piece, at - piece_at, at)
-                if self._bodies:
-                    if at + header.size > piece_at + len(piece):
-                        piece, piece_at = self._read(at, max(self._slice, header.size)), at
-                    check_body(piece, header, at - piece_at)
+                header = read_header(piece, index)
+                size = header.length + 12
+                if size > MAX_BATCH_BYTES or at + size > end:
+                    raise self._too_large(size)
+                if bodies:
+                    if index + size > len(piece):
+                        piece = self._read(at, max(self._slice, size))
+                        piece_at, index = at, 0
+                    check_body(piece, header, index)
             except CorruptMessage as problem:
                 self.problem = problem
                 return
-            whole = piece[at - piece_at : at - piece_at + header.size] if self._bodies else _EMPTY
-            self.position = at + header.size
-            small = header.size < _SMALL
-            yield at, header, whole
+            self.position = at + size
+            small = size < _SMALL
+            yield at, header, piece[index : index + size] if bodies else _EMPTY
 
     def _read(self, at: int, length: int) -> memoryview:
         return memoryview(self._file.read_at(at, min(length, self._end - at)))
 
-    def _header(self, piece: memoryview, index: int, at: int) -> BatchHeader:
-        header = read_header(piece, index)
-        if header.size > MAX_BATCH_BYTES:
-            raise CorruptMessage(
-                f"the batch at byte {at} claims {header.size} bytes, at most {MAX_BATCH_BYTES}"
-            )
-        if at + header.size > self._end:
-            raise CorruptMessage(
-                f"the batch at byte {at} has {header.size} bytes, {self._end - at} are there"
-            )
-        return header
+    def _too_large(self, size: int) -> CorruptMessage:
+        at = self.position
+        if size > MAX_BATCH_BYTES:
+            return CorruptMessage(f"the batch at byte {at} claims {size} bytes, at most {MAX_BATCH_BYTES}")
+        return CorruptMessage(f"the batch at byte {at} has {size} bytes, {self._end - at} are there")
 
 
 _EMPTY = memoryview(b"")
