@@ -14,6 +14,7 @@ loses, tears, rots and fills up. What they promise:
 * `write_at` writes all bytes or raises `OSError`; after an error any prefix of them may be there.
 """
 
+import errno
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -134,18 +135,38 @@ def read_whole(directory: Directory, name: str) -> bytes:
 def write_whole(directory: Directory, name: str, content: Buffer) -> None:
     """Replace a small file so that after any crash it is whole: the old one or the new one.
 
-    Written beside it, flushed, renamed over it, the directory flushed (replication/01-disk, 1.5).
+    Written beside it, flushed, renamed over it, the directory flushed (replication/01-disk, 1.5). Raises
+    `NoRoom` where it does not fit: then nothing has changed. Any other `OSError` proves nothing.
     """
     temporary = name + TEMPORARY
-    file = directory.open(temporary, create=True)
     try:
-        file.truncate(0)
-        file.write_at(0, content)
+        file = directory.open(temporary, create=True)
+        try:
+            file.truncate(0)
+            file.write_at(0, content)
+        except OSError:
+            file.close()
+            raise
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        if directory.exists(temporary):
+            directory.remove(temporary)
+        raise NoRoom(error.errno, f"no room for {len(content)} bytes", f"{directory.path}/{name}") from error
+    try:
         file.flush()
     finally:
         file.close()
     directory.rename(temporary, name)
     directory.flush()
+
+
+class NoRoom(OSError):
+    """A file could not be replaced for want of space: it is what it was, and nothing is lost."""
+
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""What a disk without room answers to a write; in answer to a flush it means that bytes are lost."""
 
 
 TEMPORARY = ".tmp"

@@ -4,12 +4,13 @@ A value made on the event loop, run anywhere, and handed back. The order is the 
 first, since bytes behind a gap count for nothing; then what recovery needs to believe them.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from tidelog.protocol.types import Offset
 from tidelog.storage.checkpoints import write_leader_epochs
 from tidelog.storage.epochs import EpochEntry
-from tidelog.storage.files import Directory, File, write_whole
+from tidelog.storage.files import Directory, File, NoRoom, write_whole
 from tidelog.storage.producer_snapshots import snapshot_name
 from tidelog.storage.segment import Segment
 
@@ -29,6 +30,11 @@ class Flush:
     changes: int
     """Of the epochs, when this began."""
     error: OSError | None = None
+    """Something may not be on the disk that looks as if it were."""
+    refused: NoRoom | None = None
+    """The epochs did not fit: nothing is lost, and nothing is durable that was not."""
+    snapshots_written: int = 0
+    """Those that did not fit are for the next flush; they only save time."""
     _files: list[File] = field(default_factory=list)
 
     def pin(self) -> None:
@@ -52,11 +58,18 @@ class Flush:
         try:
             for file in self._files:
                 file.flush()
-            for offset, content in self.snapshots:
-                write_whole(self.directory, snapshot_name(offset), content)
+            self._write_snapshots()
             if self.epochs is not None:
                 write_leader_epochs(self.directory, self.epochs)
             if self.names:
                 self.directory.flush()
+        except NoRoom as refused:
+            self.refused = refused
         except OSError as error:
             self.error = error
+
+    def _write_snapshots(self) -> None:
+        with suppress(NoRoom):
+            for offset, content in self.snapshots:
+                write_whole(self.directory, snapshot_name(offset), content)
+                self.snapshots_written += 1

@@ -16,9 +16,9 @@ What it keeps true (replication/01-disk, 1.9 to 1.11):
 Who is allowed to append, and how far readers may see, is not known here: that is the partition's business.
 """
 
-import errno
 from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple, NoReturn, Protocol
 
@@ -36,7 +36,7 @@ from tidelog.protocol.types import NO_TIMESTAMP, Buffer, Epoch, Offset
 from tidelog.storage import producer_snapshots
 from tidelog.storage.config import MAX_BATCH_BYTES, LogConfig
 from tidelog.storage.epochs import LeaderEpochs
-from tidelog.storage.files import Directory
+from tidelog.storage.files import FULL, Directory, NoRoom
 from tidelog.storage.flushing import Flush
 from tidelog.storage.open_segments import OpenSegments
 from tidelog.storage.producers import Duplicate, Producers
@@ -64,7 +64,10 @@ class Keeper(Protocol):
         ...
 
     def lower_recovery_point(self, log: "Log", offset: Offset) -> None:
-        """Write durably that bytes at and behind `offset` are not to be trusted; raises `OSError`."""
+        """Write durably that bytes at and behind `offset` are not to be trusted; raises `OSError`.
+
+        `NoRoom` refuses the cut that this was for; anything else ends the process.
+        """
         ...
 
     def report_damage(self, what: str) -> None:
@@ -78,12 +81,15 @@ class Keeper(Protocol):
 
 @dataclass(slots=True)
 class Contents:
-    """What recovery found in a directory, and a log begins with: all of it durable."""
+    """What recovery found in a directory, and a log begins with."""
 
     segments: list[Segment]
     epochs: LeaderEpochs
     producers: Producers
     log_start: Offset
+    durable: Offset
+    """All below is; that is the end, unless the epochs could not be written for want of room."""
+    epochs_saved: bool
 
 
 class Log:
@@ -96,17 +102,17 @@ class Log:
         self.producers = contents.producers
         self.log_start = contents.log_start
         self._segments = contents.segments
-        self.durable_offset = self.end_offset
-        self.recovery_point = self.end_offset
+        self.durable_offset = contents.durable
+        self.recovery_point = contents.durable
         """As it stands in recovery-point-offset-checkpoint; the keeper writes that file and sets it here."""
         self._keeper = keeper
         self._refusal: TidelogError | None = None
         self._unflushed: list[Segment] = []
         self._snapshots: list[tuple[Offset, bytes]] = []
         self._names_changed = False
-        self._cut = False
+        self._cut = not contents.epochs_saved
         """A file was shortened since the last flush: until the next one, what was cut off may come back."""
-        self._epochs_saved = self.epochs.changes
+        self._epochs_saved = self.epochs.changes if contents.epochs_saved else -1
         self._flushing: Flush | None = None
         self._check()
 
@@ -317,16 +323,22 @@ class Log:
         return flush
 
     def end_flush(self, flush: Flush) -> None:
-        """The flush is over: move the durable offset to where the log ended when it began."""
+        """The flush is over: move the durable offset to where the log ended when it began.
+
+        Raises `DiskFull` when something it needs did not fit: then the offset stays, and it may be tried again.
+        """
         assert flush is self._flushing
         self._flushing = None
         flush.unpin()
         if flush.error is not None:
             self._keeper.halt(f"flush {self}", flush.error)
+        self._snapshots = self._snapshots[flush.snapshots_written :]
+        if flush.refused is not None:
+            self._cut = True  # all of it once more
+            raise _refusal(f"{self} could not be flushed: {flush.refused.strerror}", flush.refused)
         self.durable_offset = flush.upto
         self._epochs_saved = flush.changes
         self._unflushed = [segment for segment in self._unflushed if segment not in flush.segments]
-        self._snapshots = self._snapshots[len(flush.snapshots) :]
         self._names_changed = self._segments[-1] is not flush.segments[-1]
         self._check()
 
@@ -339,7 +351,8 @@ class Log:
 
     def close(self) -> None:
         """Make everything durable, producer state at the end included, and close the files."""
-        producer_snapshots.save(self.directory, self.producers, self.end_offset)
+        with suppress(NoRoom):  # the next start reads a little more
+            producer_snapshots.save(self.directory, self.producers, self.end_offset)
         producer_snapshots.remove_unneeded(
             self.directory, [segment.base_offset for segment in self._segments]
         )
@@ -425,6 +438,8 @@ class Log:
             return
         try:
             self._keeper.lower_recovery_point(self, offset)
+        except NoRoom as refused:
+            raise _refusal(f"{self} could not be cut: {refused.strerror}", refused) from refused
         except OSError as error:
             self._keeper.halt(f"lower the recovery point of {self} to {offset}", error)
         self.recovery_point = offset
@@ -500,5 +515,4 @@ class ProducerReplay:
 
 
 def _refusal(message: str, error: OSError) -> TidelogError:
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return DiskFull(message) if full else StorageError(message)
+    return DiskFull(message) if error.errno in FULL else StorageError(message)

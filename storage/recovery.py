@@ -26,7 +26,7 @@ from tidelog.storage import producer_snapshots
 from tidelog.storage.checkpoints import read_leader_epochs, write_leader_epochs
 from tidelog.storage.config import LogConfig
 from tidelog.storage.epochs import LeaderEpochs
-from tidelog.storage.files import TEMPORARY, Directory
+from tidelog.storage.files import TEMPORARY, Directory, NoRoom
 from tidelog.storage.log import Contents, Keeper, Log, ProducerReplay
 from tidelog.storage.scan import SLICE, Scan
 from tidelog.storage.segment import INDEX, LOG, TIME_INDEX, Segment
@@ -79,6 +79,7 @@ class Opening:
         self._verified_from: Offset | None = None
         self._verified_epochs: list[tuple[Epoch, Offset]] = []
         self._epoch_below: Epoch = NO_EPOCH
+        self._epochs_saved = True
         self._log: Log | None = None
 
     @property
@@ -105,7 +106,8 @@ class Opening:
         replay = ProducerReplay(self._directory, self._segments, log_start, end)
         yield from replay.steps(now_ms)
         self.findings.problems.extend(str(problem) for problem in replay.problems)
-        contents = Contents(self._segments, epochs, replay.producers, log_start)
+        durable = end if self._epochs_saved else min(end, self._said.recovery_point)
+        contents = Contents(self._segments, epochs, replay.producers, log_start, durable, self._epochs_saved)
         self._log = Log(self._directory, self._config, self._keeper, contents)
 
     def _last_epoch(self) -> Epoch:
@@ -304,7 +306,13 @@ class Opening:
                 epochs.assign(epoch, offset)
         epochs.truncate_from_start(log_start, end)
         if epochs.entries != (entries or ()):
-            write_leader_epochs(self._directory, epochs.entries)  # before anything raises the recovery point
+            try:
+                write_leader_epochs(
+                    self._directory, epochs.entries
+                )  # before anything raises the recovery point
+            except NoRoom as problem:
+                self._epochs_saved = False  # so nothing does, until a flush has written them
+                self.findings.problems.append(str(problem))
         return epochs
 
     def _epochs_of_all_batches(self) -> Generator[None, None, LeaderEpochs]:

@@ -4,9 +4,9 @@ import pytest
 
 from tests.storage.logs import SMALL, Host, batch, contents, offsets, placed
 from tidelog.protocol.batch import read_header
-from tidelog.protocol.errors import DamagedLog, StorageError
+from tidelog.protocol.errors import DamagedLog, DiskFull, StorageError
 from tidelog.storage.config import LogConfig
-from tidelog.storage.producer_snapshots import snapshot_name
+from tidelog.storage.producer_snapshots import snapshot_name, snapshot_offsets
 
 ONE_SEGMENT = LogConfig(index_interval_bytes=200)
 
@@ -147,3 +147,87 @@ def test_a_truncation_to_within_the_first_batch_leaves_an_empty_log_at_its_start
     host.log.truncate_to(9, now_ms=0)
     assert (host.log.log_start, host.log.end_offset) == (9, 9)
     assert host.log.append(batch(2), 5, now_ms=0).base_offset == 9
+
+
+# ── a full disk, and files beside the log that no longer fit ──────────────────────────────────────
+
+
+def fill_up(host: Host, left: int = 0) -> None:
+    host.disk.capacity = host.disk.capacity - host.directory.free_space() + left
+
+
+def empty(host: Host) -> None:
+    host.disk.capacity = 1 << 40
+
+
+def test_a_flush_whose_epochs_do_not_fit_is_refused_and_moves_nothing() -> None:
+    """DECISIONS 9: a full disk ends no process; what was promised before stays promised."""
+    host = filled(5)
+    fill_up(host)
+    with pytest.raises(DiskFull):
+        host.log.flush()
+    assert host.log.durable_offset == 0
+    empty(host)
+    host.log.flush()
+    assert host.log.durable_offset == 10
+    host.cut_power_and_open()
+    assert host.log.end_offset == 10
+
+
+def test_a_flush_whose_snapshots_do_not_fit_is_a_flush_all_the_same() -> None:
+    """They only save time; they are written with the next flush."""
+    host = filled(5, SMALL)
+    host.log.flush()
+    for sequence in range(5):
+        host.log.append(batch(2, producer=7, sequence=2 * sequence), 2, now_ms=0)
+    host.log.raise_log_start(1)
+    host.log._epochs_saved = host.log.epochs.changes
+    fill_up(host)
+    host.log.flush()
+    assert host.log.durable_offset == 20
+    assert snapshot_offsets(host.directory) == []
+    empty(host)
+    host.log.flush()
+    assert snapshot_offsets(host.directory) == [12]
+
+
+def test_a_truncation_whose_recovery_point_does_not_fit_is_refused_and_cuts_nothing() -> None:
+    host = filled(12)
+    host.flush()
+    before = contents(host.log)
+    fill_up(host)
+    with pytest.raises(DiskFull):
+        host.log.truncate_to(6, now_ms=0)
+    with pytest.raises(DiskFull):
+        host.log.truncate_fully_and_start_at(100)
+    assert (contents(host.log), host.log.recovery_point, host.keeper.halted) == (before, 24, [])
+    empty(host)
+    host.log.truncate_to(6, now_ms=0)
+    assert host.log.end_offset == 6
+
+
+def test_a_log_opens_on_a_full_disk_and_gives_all_that_it_has() -> None:
+    for end in (Host.kill_and_open, Host.cut_power_and_open):
+        host = filled(12, SMALL)
+        host.flush()
+        before = contents(host.log)
+        host.log.append(batch(), 9, now_ms=0)
+        fill_up(host)
+        findings = end(host)
+        assert contents(host.log).startswith(before)
+        assert (findings.damage, host.keeper.halted) == ([], [])
+        empty(host)
+        host.flush()
+        assert host.log.durable_offset == host.log.end_offset
+        assert host.kill_and_open().problems == []
+
+
+def test_a_stop_on_a_full_disk_loses_no_more_than_a_snapshot() -> None:
+    host = filled(5)
+    host.log.flush()
+    fill_up(host)
+    host.log.close()
+    empty(host)
+    host.disk.kill()
+    assert host.open(clean=True).damage == []
+    assert host.log.end_offset == 10

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from tidelog.protocol.types import Buffer
-from tidelog.storage.files import TEMPORARY, Directory, read_whole, write_whole
+from tidelog.storage.files import TEMPORARY, Directory, NoRoom, read_whole, write_whole
 from tidelog.testing.simulation.crashes import every_crash
 from tidelog.testing.simulation.disk import SimulatedDisk
 
@@ -55,13 +55,14 @@ def test_a_flush_that_fails_is_told_and_the_file_is_whole(nth: int, possible: se
     assert found == possible
 
 
-def test_a_full_disk_leaves_the_old_file(simulated_disk: SimulatedDisk) -> None:
+def test_a_full_disk_leaves_the_old_file_and_gets_its_room_back(simulated_disk: SimulatedDisk) -> None:
     directory = simulated_disk.open_directory()
     write_whole(directory, "file", OLD)
     simulated_disk.capacity = len(OLD) + 100
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(NoRoom, match=f"no room for {len(NEW)} bytes"):
         write_whole(directory, "file", NEW)
-    assert read_whole(directory, "file") == OLD
+    assert (read_whole(directory, "file"), directory.names()) == (OLD, ["file"])
+    assert directory.free_space() == 100
 
 
 # ── planted: what the check above is for ───────────────────────────────────────────────────────────
