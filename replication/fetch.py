@@ -10,9 +10,9 @@ from tidelog.storage.epochs import EpochEnd
 from tidelog.storage.log import Log
 
 
-def check_leader_epoch(believed: Epoch, mine: Epoch) -> None:
-    """Refuse who believes in another leadership than mine; -1 does not say."""
-    if believed in {NO_EPOCH, mine}:
+def check_leader_epoch(believed: Epoch, mine: Epoch, *, must_say: bool = False) -> None:
+    """Refuse who believes in another leadership than mine; clients may leave it open by -1, replicas must say."""
+    if believed == mine or (believed == NO_EPOCH and not must_say):
         return
     if believed < mine:
         raise FencedLeaderEpoch(f"the leader epoch is {mine}, the request was made in {believed}")

@@ -6,7 +6,7 @@ asks for the next fetch:
     answer                                   step
     records, or none                         Append, then the high watermark and the log start of the answer
     diverging                                Truncate: cut where the logs part, use nothing else of the answer
-    out of range                             AskStart, then by its answer StartAt or Continue
+    out of range                             AskStart, then by its answer StartAt, Wait or GoOffline
     out of range, with a place to refetch    StartAt
     my epoch is old                          StopFetching, until the metadata brings a new leadership
     the leader's or my metadata is behind    Wait, growing
@@ -86,9 +86,11 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class StartAt:
-    """Nothing here is of use: empty the log and begin at `offset`."""
+    """Nothing here is of use: empty the log and begin at `offset`, which is then the high watermark too."""
 
     offset: Offset
+    loses_committed: bool = False
+    """After an unclean election: tell it as data loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +139,13 @@ _BAD_BYTES: Final = frozenset(error.code for error in (errors.StorageError, erro
 class Followership:
     """Following one leader in one leader epoch."""
 
-    __slots__ = ("_bad", "_cut_before", "_failures", "leading")
+    __slots__ = ("_asked_at", "_bad", "_cut_before", "_failures", "leading")
 
     def __init__(self, leading: Leading) -> None:
         self.leading = leading
         self._failures = 0
         self._bad = 0
+        self._asked_at: Offset = NO_OFFSET
         self._cut_before: tuple[Offset, Epoch] | None = None
         """The end and the last epoch before the last truncation: the next one must find less."""
 
@@ -156,6 +159,11 @@ class Followership:
 
     def ask(self, log: LogView) -> Asked:
         """The fetch to send now: from the end of the log, with the epoch of its last batch (KAFKA-15510)."""
+        if log.end_offset > self._asked_at != NO_OFFSET:
+            # What came was appended: only now it is known to have been good.
+            self._failures = self._bad = 0
+            self._cut_before = None
+        self._asked_at = log.end_offset
         return Asked(self.leading.leader_epoch, log.end_offset, log.epochs.latest)
 
     def is_current(self, asked: Asked, log: LogView) -> bool:
@@ -167,25 +175,32 @@ class Followership:
         assert self.is_current(asked, log), (asked, self, log)
         if answer.error:
             return self._on_error(answer)
-        self._failures = self._bad = 0
         if answer.diverging is not None:
             return self._on_diverging(EpochEnd(answer.diverging.epoch, answer.diverging.end_offset), log)
-        if answer.records_size:
-            self._cut_before = None
+        if not answer.records_size:
+            self._failures = self._bad = 0
         return Append(answer.high_watermark, answer.log_start)
 
     def on_failure(self) -> Wait:
         """The leader could not be asked, or its batches did not continue the log: wait, longer each time."""
         self._failures += 1
-        return Wait(min(BACKOFF_MS * 2 ** (self._failures - 1), BACKOFF_MAX_MS))
+        return Wait(min(BACKOFF_MS << min(self._failures - 1, 10), BACKOFF_MAX_MS))
 
     def on_range(self, leader_epoch: Epoch, start: Offset, end: Offset, log: LogView) -> Step:
         """Where the leader's log starts and ends, after it said that my place is out of range (3.6)."""
         if leader_epoch != self.leading.leader_epoch:
             return Continue()  # never guess: the answer is about another leadership
+        if start > end:
+            return self.on_bad_bytes(f"the leader's log starts at {start} and ends at {end}")
         if log.end_offset < start:
             return StartAt(start)  # deleted by retention or on request: D10 does not apply
-        if log.end_offset > end and log.epochs.latest != NO_EPOCH:
+        if log.epochs.latest == NO_EPOCH:
+            # Not below the start, so it was above the end, wherever that is by now. What is deleted here was
+            # committed, and this leader lacks it: fetching on once it has grown would hide that.
+            return self._losing(
+                StartAt(start, loses_committed=True), log, f"the leader's log ended before {log.end_offset}"
+            )
+        if log.end_offset > end:
             return GoOffline(
                 f"my log ends at {log.end_offset}, the leader's at {end}, and they have the same epochs"
             )
@@ -196,7 +211,7 @@ class Followership:
         return max(log.high_watermark, min(told, log.end_offset))
 
     def new_log_start(self, told: Offset, log: LogView) -> Offset:
-        """Where the log starts: as the leader says, but never above what I know to be committed."""
+        """Where the log starts: as the leader says, but never above what is committed by now."""
         return max(log.log_start, min(told, log.high_watermark))
 
     def _on_error(self, answer: PartitionFetched) -> Step:
@@ -218,6 +233,9 @@ class Followership:
         return Wait(BAD_BYTES_MS, f"{self._bad} times in a row: {what}" if told else None)
 
     def _on_diverging(self, leader: EpochEnd, log: LogView) -> Step:
+        if leader.epoch < 0 or leader.end < 0:
+            return self.on_bad_bytes(f"the logs are said to part at {leader}")
+        self._failures = self._bad = 0
         place = log.end_offset, log.epochs.latest
         if self._cut_before is not None and place >= self._cut_before:
             return GoOffline(
@@ -227,10 +245,16 @@ class Followership:
         if cut >= log.end_offset:
             return GoOffline(f"the leader says that {leader} diverges, my log to {place} does not")
         self._cut_before = place
-        loses = cut < log.high_watermark
-        if loses and not (self.leading.unclean_epoch > log.epochs.latest or self.leading.recovering):
-            return GoOffline(
-                f"the leader's log parts from mine at {cut}, below {log.high_watermark} which is committed, "
-                f"and no unclean election came after epoch {log.epochs.latest}"
-            )
-        return StartAt(cut) if cut < log.log_start else Truncate(cut, loses)
+        if cut >= log.high_watermark:
+            return Truncate(cut, loses_committed=False)
+        step = StartAt(cut, loses_committed=True) if cut < log.log_start else Truncate(cut, True)
+        return self._losing(step, log, f"the leader's log parts from mine at {cut}")
+
+    def _losing(self, step: Step, log: LogView, why: str) -> Step:
+        """D10: to lose what is committed takes an unclean election after it was written."""
+        if self.leading.recovering or self.leading.unclean_epoch > log.epochs.latest:
+            return step
+        return GoOffline(
+            f"{why}, below {log.high_watermark} which is committed, "
+            f"and no unclean election came after epoch {log.epochs.latest}"
+        )
