@@ -119,6 +119,8 @@ class Bounds:
         self.used_bytes = 0
         self.held_back_bytes = 0
         """Requests that have arrived and wait, as bytes, for their connection's turn."""
+        self.reads_little = False
+        """Whether so much is held back that reading more than a page would only add to it."""
         self.unsent_bytes = 0
         """Answers that wait for peers which do not read."""
         self.waiters: deque[Share] = deque()
@@ -136,10 +138,10 @@ class Bounds:
         self.connections -= 1
         assert self.connections >= 0
 
-    @property
-    def reads_little(self) -> bool:
-        """Whether so much is held back that reading more than a page would only add to it."""
-        return self.held_back_bytes > self.limits.max_held_back_bytes
+    def hold_back(self, more: int) -> None:
+        """So many bytes more wait for their connection's turn; fewer if negative."""
+        self.held_back_bytes += more
+        self.reads_little = self.held_back_bytes > self.limits.max_held_back_bytes
 
     def share(self, wake: Callable[[], None]) -> Share:
         """A connection's share. `wake` is called once after each `wait`, when there is room."""

@@ -109,15 +109,17 @@ class FrameReader:
         "_filled",
         "_head_length",
         "_held",
-        "_holding",
         "_large",
         "_limits",
+        "_max_head_length",
+        "_max_length",
         "_pool",
         "_reserve",
         "_shared",
         "_small",
         "_tail",
         "_view",
+        "holding",
         "version",
         "wanted",
     )
@@ -135,6 +137,8 @@ class FrameReader:
         self._small = min(SMALL_BYTES, shared.size // 4)
         self._pool = pool
         self._limits = limits
+        self._max_length = limits.max_frame_bytes - _LENGTH_SIZE
+        self._max_head_length = limits.max_head_bytes
         self._reserve = reserve
         self._tail = b""
         self._large: bytearray | None = None
@@ -142,7 +146,8 @@ class FrameReader:
         self._filled = 0
         self._head_length = 0
         self._held = NOTHING
-        self._holding = False
+        self.holding = False
+        """Whether frames behind the one that was handed out are held back."""
         self._after_large = False
         self.version: int | None = None if preamble else VERSION
         """What the peer speaks, once it has said so."""
@@ -188,18 +193,13 @@ class FrameReader:
 
     def hold(self) -> None:
         """Hand out no frame behind the current one until `release`; its bytes are kept."""
-        self._holding = True
+        self.holding = True
 
     def release(self) -> Iterator[Frame]:
         """Hand out what was held back; read on only when this is used up and nothing is held again."""
-        self._holding = False
+        self.holding = False
         held, self._held = self._held, NOTHING
         return self._parse(held, len(held)) if held else iter(())
-
-    @property
-    def holding(self) -> bool:
-        """Whether frames are being held back."""
-        return self._holding
 
     def admit(self) -> None:
         """The bytes `wanted` were granted after all."""
@@ -228,10 +228,10 @@ class FrameReader:
             at = self._read_preamble(view, end)
         # A NamedTuple's own constructor costs more than all the rest of a small frame.
         unpack, new = LENGTHS.unpack_from, tuple.__new__
-        max_frame, max_head = self._limits.max_frame_bytes, self._limits.max_head_bytes
+        max_length, max_head = self._max_length, self._max_head_length
         while end - at >= _LENGTHS_SIZE:
             length, head_length = unpack(view, at)
-            if length + _LENGTH_SIZE > max_frame or head_length > max_head or head_length + 4 > length:
+            if length > max_length or head_length > max_head or head_length + 4 > length:
                 raise self._refusal(length, head_length)
             stop = at + _LENGTH_SIZE + length
             body = at + _LENGTHS_SIZE
@@ -243,10 +243,11 @@ class FrameReader:
             middle = body + head_length
             at = stop
             yield new(Frame, (view[body:middle], view[middle:stop] if stop > middle else NOTHING, False))
-            if self._holding:
+            if self.holding:
                 self._held = memoryview(bytes(view[at:end]))
                 return
-        self._tail = bytes(view[at:end])
+        if at < end:
+            self._tail = bytes(view[at:end])
 
     def _meet_large(self, size: int, head_length: int, arrived: memoryview) -> None:
         """A large frame has begun: give it a buffer, or keep what arrived until there may be one."""

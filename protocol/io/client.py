@@ -95,9 +95,10 @@ class Connection(asyncio.BufferedProtocol):
         correlation = self._begin(future, request, attachments, timeout_ms)
         try:
             return await future
-        finally:
-            # Cancelled: whatever comes is nobody's.
+        except asyncio.CancelledError:
+            # Whatever comes is nobody's.
             self._calls.forget(correlation)
+            raise
 
     def send(
         self,

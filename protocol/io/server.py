@@ -79,7 +79,8 @@ class Incoming:
         if connection.closed:
             return
         connection.outbox.put(encode_head(self.correlation, message), attachments)
-        connection.answered(self._counted)
+        if self._counted or not connection.consuming or connection.outbox.unsent_bytes > _FLUSH_ABOVE_BYTES:
+            connection.answered(self._counted)
 
     def refuse(self, error: TidelogError) -> None:
         """Answer that the request as a whole was not served."""
@@ -111,7 +112,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._entered = False
         self._greeted = False
         self._met = False
-        self._consuming = False
+        self.consuming = False
+        """Whether requests are being served: what is answered now leaves when the last of them was."""
         self._flush_due = False
         self.ending = False
         """Whether its last words were said: nothing more is served."""
@@ -222,7 +224,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _consume(self, nbytes: int) -> None:
         """Serve the frames that so many bytes complete; -1: those that were held back."""
         reader = self._reader
-        self._consuming = True
+        self.consuming = True
         try:
             for frame in reader.release() if nbytes < 0 else reader.received(nbytes):
                 self._frames += 1
@@ -230,8 +232,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         except (MalformedFrame, UnsupportedVersion) as error:
             self._end_with(error, ONE_WAY)
         finally:
-            self._consuming = False
-        if reader.held_bytes or self._held_back:
+            self.consuming = False
+        if reader.holding or reader.wanted or self._held_back:
             self._count_held_back(reader.held_bytes)
         if reader.wanted:
             self.share.wait(reader.wanted)
@@ -302,7 +304,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         outbox = self.outbox
         if outbox.unsent_bytes > _FLUSH_ABOVE_BYTES:
             outbox.flush()
-        elif self._consuming:
+        elif self.consuming:
             pass
         elif not self.unanswered:
             # Nothing else is owed, so nothing is worth waiting for.
@@ -328,7 +330,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._unsent = unsent
 
     def _count_held_back(self, held: int) -> None:
-        self._bounds.held_back_bytes += held - self._held_back
+        self._bounds.hold_back(held - self._held_back)
         self._held_back = held
 
     def _flush(self) -> None:
