@@ -23,6 +23,7 @@ from tidelog.storage.scan import SLICE, Scan
 from tidelog.storage.segment import MAX_RELATIVE_OFFSET
 
 _KAFKA_MAGIC: Final = 2
+_MAGIC_AT: Final = 16
 
 
 class Extent(NamedTuple):
@@ -81,14 +82,17 @@ def _next_batch(extent: Extent, start: int, expected: Offset) -> int:
     """
     halves = {(upper % 2**32).to_bytes(4, "big") for upper in (expected >> 32, (expected >> 32) + 1)}
     offset = b".{8}" if extent.base_offset is None else b"(?:%b).{4}" % b"|".join(map(re.escape, halves))
-    # An offset, a length below 2^27, an epoch that is not negative, our magic; matches may overlap.
-    head = re.compile(rb"(?=%b[\x00-\x07].{3}[\x00-\x7f].{3}%b)" % (offset, bytes([MAGIC])), re.DOTALL)
+    # Our magic, and in front of it an offset, a length below 2^27 and an epoch that is not negative: zeros, of which a
+    # crash leaves many, have no magic to look behind.
+    magic = re.escape(bytes([MAGIC]))
+    head = re.compile(rb"%b(?<=%b[\x00-\x07].{3}[\x00-\x7f].{3}%b)" % (magic, offset, magic), re.DOTALL)
     overlap = HEADER_SIZE - 1
     for at in range(start, extent.size, SLICE):
         piece = extent.file.read_at(at, SLICE + overlap)
         for match in head.finditer(piece):
-            if match.start() < SLICE and _is_batch(extent, at + match.start(), expected):
-                return at + match.start()
+            begin = match.start() - _MAGIC_AT
+            if begin < SLICE and _is_batch(extent, at + begin, expected):
+                return at + begin
     return extent.size
 
 
@@ -106,7 +110,7 @@ def _is_batch(extent: Extent, position: int, expected: Offset) -> bool:
 def _explained(extent: Extent, position: int) -> str:
     """What may be said of bytes that do not begin with a batch's head."""
     piece = extent.file.read_at(position, min(SLICE, extent.size - position))
-    if len(piece) >= 61 and piece[16] == _KAFKA_MAGIC:
+    if len(piece) >= 61 and piece[_MAGIC_AT] == _KAFKA_MAGIC:
         end = 12 + int.from_bytes(piece[8:12], "big")
         if 61 <= end <= len(piece) and crc32c(piece[21:end]) == int.from_bytes(piece[17:21], "big"):
             return "this is a batch of Kafka's own format (magic 2), which tidelog does not read"
