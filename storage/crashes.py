@@ -17,6 +17,8 @@ What it keeps true (replication/01-disk, 1.8; D6; DECISIONS 2):
 * Which registration that was, is known by its epoch; or, when the node died before it could write that down, by
   the incarnation it registered with. All incarnations since the last epoch on record are kept.
 * A registration wipes the slate: the controller knows, and has drawn its conclusions.
+* A full disk keeps nobody from starting or registering. What could not be written down makes the next start
+  believe worse of this life, never better.
 
     begin ──► worsen(DAMAGED)* ──► registered(epoch)* ──► stop_cleanly
       │            before recovery removes the evidence          after all else is durable
@@ -34,7 +36,7 @@ import msgspec
 
 from tidelog.protocol.errors import UnsupportedFormat
 from tidelog.protocol.types import NO_EPOCH, Epoch
-from tidelog.storage.files import Directory, read_whole, write_whole
+from tidelog.storage.files import Directory, NoRoom, read_whole, write_whole
 from tidelog.storage.seal import JSON
 
 RUNNING: Final = ".running"
@@ -160,10 +162,12 @@ class Life:
         lives = (*last.incarnation_ids, incarnation_id)[-LIVES_KEPT:]
         marker = Marker(here, lives, last.broker_epoch, max(last.worst, last_end))
         life = cls(directory, marker, last_end, tuple(problems))
-        life._write(RUNNING, marker)
+        written = life._write_if_it_fits(marker)
         if clean is not None:
             directory.remove(CLEAN_SHUTDOWN)
             directory.flush()
+            if not written:
+                life._write_if_it_fits(marker)
         return life
 
     def worsen(self, kind: CrashKind) -> None:
@@ -176,7 +180,7 @@ class Life:
         if broker_epoch == self.broker_epoch:
             return  # the same answer once more (KAFKA-16952)
         lives = self._marker.incarnation_ids[-1:]
-        self._write(RUNNING, Marker(self._marker.place, lives, broker_epoch, CrashKind.CLEAN))
+        self._write_if_it_fits(Marker(self._marker.place, lives, broker_epoch, CrashKind.CLEAN))
 
     def stop_cleanly(self) -> None:
         """The last step of a stop in order, and only if every log was opened and closed without error.
@@ -186,6 +190,15 @@ class Life:
         self._write(CLEAN_SHUTDOWN, self._marker)
         self._directory.remove(RUNNING)
         self._directory.flush()
+
+    def _write_if_it_fits(self, marker: Marker) -> bool:
+        """A full disk keeps no node from starting: without this marker the next start believes worse of it."""
+        try:
+            self._write(RUNNING, marker)
+        except NoRoom:
+            self._marker = marker
+            return False
+        return True
 
     def _write(self, name: str, marker: Marker) -> None:
         write_whole(self._directory, name, encode_marker(marker))

@@ -13,12 +13,13 @@ What it keeps true (replication/01-disk, 1.1, 1.5, 1.8, 1.13):
 Which partitions belong here, and how far each is committed, is not known here: that is the broker's business.
 """
 
+import errno
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import Final, NoReturn
 
-from tidelog.protocol.errors import DamagedLog, InvalidTopic, StorageError, TidelogError
+from tidelog.protocol.errors import DamagedLog, DiskFull, InvalidTopic, StorageError, TidelogError
 from tidelog.protocol.types import Offset, TopicId, TopicPartition
 from tidelog.storage.checkpoints import (
     HIGH_WATERMARKS,
@@ -30,13 +31,16 @@ from tidelog.storage.checkpoints import (
 )
 from tidelog.storage.config import LogConfig
 from tidelog.storage.crashes import CrashKind, Life
-from tidelog.storage.files import Directory
+from tidelog.storage.files import FULL, Directory, NoRoom
 from tidelog.storage.identity import read_topic_id, write_topic_id
 from tidelog.storage.log import Log
 from tidelog.storage.names import DELETED, STRAY, parse_partition, parted_name, partition_name
 from tidelog.storage.open_segments import OpenSegments
 from tidelog.storage.recovery import Checkpointed, Findings, Opening
 from tidelog.storage.segment import LOG
+
+_MAY_PASS: Final = (*FULL, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EPERM)
+"""Errors that say nothing about the bytes on the disk."""
 
 Halt = Callable[[str, OSError], NoReturn]
 """End the process at once, leaving no marker of a clean stop: `os._exit(70)` in the product."""
@@ -99,8 +103,19 @@ class DataDirectory:
                 self.directory.remove_directory(name)
             elif (partition := parse_partition(name)) is not None and self.directory.is_directory(name):
                 yield from self._open(partition, name, said, now_ms)
-        self.write_recovery_points().run()
-        self.write_log_starts().run()
+        self._write_after_opening(said[RECOVERY_POINTS])
+
+    def _write_after_opening(self, points: Mapping[TopicPartition, Offset]) -> None:
+        """What is durable now; where there is no room, what was durable before is said a little longer."""
+        try:
+            self.write_recovery_points().run()
+            self.write_log_starts().run()
+        except NoRoom as problem:
+            self.report.problems.append(str(problem))
+            for partition, log in list(self.logs.items()):
+                if log.end_offset < points.get(partition, 0):
+                    self._close(partition)  # it would grow past the old point again, with other bytes
+                    self.report.offline[partition] = DiskFull(f"{log} ends below its recovery point")
 
     def _read(self, checkpoint: OffsetCheckpoint) -> dict[TopicPartition, Offset]:
         offsets, problem = checkpoint.read_or_fallback()
@@ -131,11 +146,14 @@ class DataDirectory:
         try:
             yield from opening.steps(now_ms)
         except (DamagedLog, OSError) as error:
+            opening.abandon()
             for checkpoint, offsets in said.items():
                 if partition in offsets:
                     self._unopened[checkpoint][partition] = offsets[partition]
-            self.report_damage(f"{directory.path}: {error}")
             self.report.offline[partition] = StorageError(f"{partition} could not be opened: {error}")
+            if isinstance(error, DamagedLog) or error.errno not in _MAY_PASS:
+                with suppress(NoRoom):  # nothing was removed: the next start will find it as well
+                    self.report_damage(f"{directory.path}: {error}")
             return
         committed = self._high_watermarks.get(partition, 0)
         if committed > opening.log.end_offset:
@@ -238,8 +256,15 @@ class DataDirectory:
     # ── what a log needs of its keeper ────────────────────────────────────────────────────────────
 
     def lower_recovery_point(self, log: Log, offset: Offset) -> None:
-        """Write durably that bytes at and behind `offset` are not to be trusted."""
+        """Write durably that nothing at and behind `offset` is to be trusted, or missed when it is gone."""
         partition = self._partitions[log.directory.path]
+        if offset < self._high_watermarks.get(partition, 0):
+            committed = {other: self.high_watermark(other) for other in self.logs}
+            self._high_watermarks[partition] = offset
+            self._prepare(HIGH_WATERMARKS, {**committed, partition: offset}).run()
+        if offset < log.log_start:  # only when all of it goes
+            starts = {other: one.log_start for other, one in self.logs.items()}
+            self._prepare(LOG_STARTS, {**starts, partition: offset}).run()
         points = {other: one.recovery_point for other, one in self.logs.items()}
         points[partition] = offset
         self._prepare(RECOVERY_POINTS, points).run()
@@ -256,11 +281,22 @@ class DataDirectory:
     # ── stopping ──────────────────────────────────────────────────────────────────────────────────
 
     def close(self, committed: Mapping[TopicPartition, Offset]) -> None:
-        """A clean stop: everything durable, then every checkpoint, then the marker that says so."""
-        for log in self.logs.values():
-            log.close()
-        self.write_recovery_points().run()
-        self.write_log_starts().run()
-        self.write_high_watermarks(committed).run()
-        if not self.report.offline:
-            self.life.stop_cleanly()
+        """A stop: everything durable, then every checkpoint, then the marker that says so if it is so."""
+        in_order = not self.report.offline
+        for partition, log in self.logs.items():
+            try:
+                if log.is_offline:
+                    raise StorageError(f"{log} is offline")
+                log.close()
+            except (TidelogError, OSError) as error:
+                self.report.problems.append(f"{partition} could not be closed: {error}")
+                log.abandon()
+                in_order = False
+        try:
+            self.write_recovery_points().run()
+            self.write_log_starts().run()
+            self.write_high_watermarks(committed).run()
+            if in_order:
+                self.life.stop_cleanly()
+        except NoRoom as problem:
+            self.report.problems.append(str(problem))

@@ -64,7 +64,7 @@ class Keeper(Protocol):
         ...
 
     def lower_recovery_point(self, log: "Log", offset: Offset) -> None:
-        """Write durably that bytes at and behind `offset` are not to be trusted; raises `OSError`.
+        """Write durably that nothing at and behind `offset` is to be trusted, or missed when it is gone.
 
         `NoRoom` refuses the cut that this was for; anything else ends the process.
         """
@@ -125,6 +125,11 @@ class Log:
         return self._segments[-1].next_offset
 
     @property
+    @property
+    def is_offline(self) -> bool:
+        """Whether it failed in a way that only opening it again mends; a full disk is none."""
+        return self._refusal is not None and not isinstance(self._refusal, DiskFull)
+
     def is_flushing(self) -> bool:
         """Whether a flush is under way: truncations wait for its end."""
         return self._flushing is not None
@@ -352,6 +357,7 @@ class Log:
     def close(self) -> None:
         """Make everything durable, producer state at the end included, and close the files."""
         with suppress(NoRoom):  # the next start reads a little more
+        assert not self.is_offline, f"{self} does not know what its last batches say"
             producer_snapshots.save(self.directory, self.producers, self.end_offset)
         producer_snapshots.remove_unneeded(
             self.directory, [segment.base_offset for segment in self._segments]
@@ -434,15 +440,13 @@ class Log:
 
     def _lower_recovery_point(self, offset: Offset) -> None:
         """Say durably that nothing at and behind `offset` is to be trusted, before it is cut (1.11 b)."""
-        if offset >= self.recovery_point:
-            return
         try:
             self._keeper.lower_recovery_point(self, offset)
         except NoRoom as refused:
             raise _refusal(f"{self} could not be cut: {refused.strerror}", refused) from refused
         except OSError as error:
             self._keeper.halt(f"lower the recovery point of {self} to {offset}", error)
-        self.recovery_point = offset
+        self.recovery_point = min(self.recovery_point, offset)
 
     def _forget_behind(self, producers: Producers) -> None:
         end = self.end_offset

@@ -112,6 +112,11 @@ class Opening:
 
     def _last_epoch(self) -> Epoch:
         """The epoch of the last batch that was taken."""
+    def abandon(self) -> None:
+        """The opening failed: give back what it has open."""
+        for segment in self._segments:
+            segment.close()
+
         return next((segment.last_epoch for segment in reversed(self._segments) if segment.size), NO_EPOCH)
 
     def _segment(self, base: Offset) -> Segment:

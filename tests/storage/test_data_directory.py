@@ -1,5 +1,7 @@
 """A data directory over many lives: what it opens, what it refuses to inherit, and what it tells."""
 
+import errno
+from collections.abc import Callable
 from contextlib import nullcontext
 from random import Random
 from typing import NoReturn
@@ -7,7 +9,7 @@ from typing import NoReturn
 import pytest
 
 from tests.storage.logs import SMALL, Halted, batch, contents
-from tidelog.protocol.errors import InvalidTopic
+from tidelog.protocol.errors import InvalidTopic, StorageError
 from tidelog.protocol.types import TopicPartition
 from tidelog.storage.checkpoints import HIGH_WATERMARKS, OFFSET_CHECKPOINTS, RECOVERY_POINTS
 from tidelog.storage.crashes import CrashKind, Life
@@ -15,6 +17,8 @@ from tidelog.storage.data_directory import DataDirectory
 from tidelog.storage.identity import claim
 from tidelog.storage.names import parse_partition, partition_name
 from tidelog.storage.open_segments import OpenSegments
+from tidelog.storage.producers import Producers
+from tidelog.storage.segment import Segment
 from tidelog.testing.simulation.disk import SimulatedDisk
 from tidelog.testing.simulation.faults import Crash, Killed, PowerCut
 
@@ -264,6 +268,96 @@ def test_a_log_that_could_not_be_opened_is_not_made_anew(node: Node) -> None:
     node.kill_and_start()
     with pytest.raises(AssertionError, match="orders"):
         node.data.create(ORDERS, OTHER_ID, now_ms=0)
+
+
+def full(node: Node, left: int = 0) -> None:
+    node.disk.capacity = node.disk.capacity - node.data.directory.free_space() + left
+
+
+@pytest.mark.parametrize("again", [Node.kill_and_start, Node.cut_power_and_start, Node.stop_and_start])
+def test_a_node_starts_on_a_full_disk_and_gives_all_that_it_has(again: Callable[[Node], object]) -> None:
+    node = Node()
+    written = node.fill()
+    if again is Node.stop_and_start:
+        node.data.close({})
+        again = Node.kill_and_start
+    else:
+        node.data.logs[ORDERS].flush()
+    full(node)
+    again(node)
+    assert contents(node.data.logs[ORDERS]) == written
+    assert node.data.report.offline == {}
+    assert node.data.life.worst is not CrashKind.DAMAGED
+    node.disk.capacity = 1 << 40
+    node.fill(count=3)
+    assert contents(node.kill_and_start().logs[ORDERS]).startswith(written)
+
+
+def test_a_stop_that_the_disk_had_no_room_for_was_none(node: Node) -> None:
+    written = node.fill()
+    full(node)
+    node.data.close({ORDERS: 40})
+    node.disk.kill()
+    assert node.start().life.last_end is CrashKind.PROCESS
+    assert contents(node.data.logs[ORDERS]) == written
+
+
+def test_a_log_that_cannot_be_opened_for_want_of_files_is_offline_and_not_damaged(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.fill()
+
+    monkeypatch.setattr(Segment, "file", too_many_files)
+    data = node.kill_and_start()
+    assert list(data.report.offline) == [ORDERS]
+    assert data.life.worst is CrashKind.PROCESS
+
+
+def test_a_log_that_went_offline_is_not_stopped_cleanly(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it knows of its producers is not what its batches say: no snapshot may tell it (KAFKA-15375)."""
+    node.fill(count=3)
+    monkeypatch.setattr(Producers, "apply", too_little_memory)
+    with pytest.raises(StorageError, match="offline"):
+        node.data.logs[ORDERS].append(batch(producer=7), 0, now_ms=0)
+    monkeypatch.undo()
+    node.stop_and_start()
+    assert node.data.life.last_end is CrashKind.PROCESS
+    assert node.data.logs[ORDERS].append(batch(producer=7), 0, now_ms=0).duplicate
+
+
+def too_many_files(*_: object) -> NoReturn:
+    raise OSError(errno.EMFILE, "Too many open files")
+
+
+def too_little_memory(*_: object) -> NoReturn:
+    raise MemoryError
+
+
+# ── cuts, and what the checkpoints say of what was cut ────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("crash", [Killed, PowerCut])
+def test_what_was_cut_off_on_purpose_is_not_missed(crash: type[Crash]) -> None:
+    """A log that was cut below its high watermark, or emptied, is not damaged, wherever a crash strikes."""
+    for nth in range(1, 200):
+        node = Node(nth)
+        node.fill(count=20)
+        node.data.logs[ORDERS].raise_log_start(15)
+        node.stop_and_start(committed=40)
+        node.disk.crash_at(nth, crash=crash)
+        try:
+            node.data.logs[ORDERS].truncate_to(20, now_ms=0)
+            node.data.logs[ORDERS].truncate_fully_and_start_at(7)
+            node.fill(count=1)
+        except Crash:
+            node.boot = "boot 1" if crash is Killed else "boot 2"
+            assert node.start().report.found[ORDERS].damage == [], f"operation {nth}"
+        else:
+            break
+    else:
+        raise AssertionError("it never ends")
+    assert node.kill_and_start().report.found[ORDERS].damage == []
+    assert node.data.logs[ORDERS].log_start == 7
 
 
 @pytest.mark.parametrize("crash", [Killed, PowerCut])
