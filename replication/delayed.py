@@ -9,6 +9,7 @@ What it keeps true (docs/REPLICATION.md; I-80, KAFKA-8334):
 * Nothing is completed inside the change that makes it possible: `touched` marks, `run` tries. The first mark
   says that a run is due, so that a burst of changes costs one (DECISIONS 17).
 * A change between the first look and the waiting is not missed: `wait` tries once more when it has registered.
+* An answer that fails is over, its error goes to whoever ran it, and the others lose no wake-up by it.
 """
 
 from collections.abc import Hashable, Iterable
@@ -29,22 +30,24 @@ class Operation(Protocol):
 
 
 class _Waiting:
-    __slots__ = ("keys", "operation")
+    __slots__ = ("has_deadline", "keys", "operation")
 
     def __init__(self, operation: Operation, keys: tuple[Hashable, ...]) -> None:
         self.operation: Operation | None = operation
         self.keys = keys
+        self.has_deadline = False
 
 
 class Delayed:
     """The operations that wait, by what they wait for."""
 
-    __slots__ = ("_deadlines", "_marked", "_number", "_over", "_waiting")
+    __slots__ = ("_deadlines", "_due", "_marked", "_number", "_over", "_waiting")
 
     def __init__(self) -> None:
         self._waiting: dict[Hashable, dict[_Waiting, None]] = {}
         self._marked: dict[Hashable, None] = {}
         self._deadlines: list[tuple[int, int, _Waiting]] = []
+        self._due = False
         self._number = 0
         self._over = 0
         """How many deadlines are of operations that are over."""
@@ -66,10 +69,10 @@ class Delayed:
         waiting = _Waiting(operation, tuple(keys))
         for key in waiting.keys:
             self._waiting.setdefault(key, {})[waiting] = None
-        if operation.try_complete():
-            self._forget(waiting)
+        if self._try(waiting):
             return False
         self._number += 1
+        waiting.has_deadline = True
         heappush(self._deadlines, (deadline_ms, self._number, waiting))
         if self._over > 64 and self._over > len(self._deadlines) // 2:
             # Most are answered long before their deadline: without this they would be kept until then.
@@ -82,19 +85,21 @@ class Delayed:
         """What is waited for under this key has changed. Whether this makes a `run` due that was not."""
         if key not in self._waiting:
             return False
-        first = not self._marked
+        was_due, self._due = self._due, True
         self._marked[key] = None
-        return first
+        return not was_due
 
     def run(self) -> None:
-        """Try what was touched. What is touched meanwhile is tried in the next run."""
-        marked, self._marked = self._marked, {}
-        for key in marked:
-            for waiting in list(self._waiting.get(key, ())):
-                operation = waiting.operation
-                if operation is not None and operation.try_complete():
-                    self._forget(waiting)
-                    self._over += 1
+        """Try what was touched, each answer once. What is touched meanwhile is tried in the next run."""
+        marked, self._marked, self._due = self._marked, {}, False
+        tried = dict.fromkeys(waiting for key in marked for waiting in self._waiting.get(key, ()))
+        try:
+            for waiting in tried:
+                if waiting.operation is not None:
+                    self._try(waiting)
+            marked = {}
+        finally:
+            self._marked |= marked  # an answer has failed: the others are tried with the next touch
 
     def expire(self, now_ms: int) -> None:
         """Give up what has waited long enough."""
@@ -102,11 +107,24 @@ class Delayed:
             waiting = heappop(self._deadlines)[2]
             operation = waiting.operation
             assert operation is not None
+            waiting.has_deadline = False
             self._forget(waiting)
             operation.give_up()
 
+    def _try(self, waiting: _Waiting) -> bool:
+        """Whether it is over; also one that fails is, so that nobody tries it again."""
+        assert waiting.operation is not None
+        over = True
+        try:
+            over = waiting.operation.try_complete()
+        finally:
+            if over:
+                self._forget(waiting)
+        return over
+
     def _forget(self, waiting: _Waiting) -> None:
         waiting.operation = None
+        self._over += waiting.has_deadline
         for key in waiting.keys:
             of_key = self._waiting.get(key)
             if of_key is not None:
