@@ -28,6 +28,7 @@ from tidelog.protocol.messages import (
     OffsetQuery,
     PartitionFetch,
     PartitionFetched,
+    Request,
     split_attachment,
 )
 from tidelog.protocol.types import BrokerId, Buffer
@@ -103,6 +104,11 @@ class Fetcher:
     def wake(self) -> None:
         """The partitions to fetch may be others."""
         self._woken.set()
+
+    def tell(self, message: Request) -> None:
+        """Say something to the leader that needs no answer; without a connection it is not said."""
+        if self._connection is not None and self._connection.writable:
+            self._connection.send(message)
 
     async def run(self) -> None:
         """Fetch until cancelled."""

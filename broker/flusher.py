@@ -14,12 +14,12 @@ import errno
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from tidelog.broker.io import in_a_thread
 from tidelog.broker.partition import Partition
 from tidelog.broker.replicas import Replicas
 from tidelog.broker.requests.context import Clocks
 from tidelog.protocol.types import Offset, TopicPartition
 from tidelog.storage.checkpoints import PendingWrite
-from tidelog.storage.flushing import Flush
 
 _AT_ONCE = 4
 """Logs that are flushed at the same time."""
@@ -102,7 +102,7 @@ class Flusher:
     async def write(self, pending: PendingWrite) -> None:
         """Write a checkpoint. On a full disk the old one stays, and says less than could be said."""
         try:
-            await asyncio.get_running_loop().run_in_executor(None, pending.run)
+            await in_a_thread(pending.run)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 self._replicas.data.halt("write a checkpoint", error)
@@ -118,14 +118,10 @@ class Flusher:
             some = jobs[first : first + _AT_ONCE]
             async with asyncio.TaskGroup() as group:
                 for _, flush in some:
-                    group.create_task(_run(flush))
+                    group.create_task(in_a_thread(flush.run))
             for partition, flush in some:
                 partition.log.end_flush(flush)
                 if partition.flushed(self._clocks.now_ms()) and partition.state is not None:
                     self._replicas.touched((partition.state.topic_id, partition.state.index))
                 self._replicas.look_at(partition)
             self._flushed([partition for partition, _ in some])
-
-
-async def _run(flush: Flush) -> None:
-    await asyncio.get_running_loop().run_in_executor(None, flush.run)

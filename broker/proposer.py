@@ -11,7 +11,7 @@ from functools import partial
 from random import Random
 from typing import TypeAlias
 
-from tidelog.broker.leadership import Alteration, Leadership, Proposal
+from tidelog.broker.leadership import Alteration, Leadership
 from tidelog.broker.replicas import Replicas
 from tidelog.broker.requests.context import Clocks
 from tidelog.protocol.errors import NotController, StaleBrokerEpoch, TidelogError, error_of
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 _AGAIN_MS = 100
 
-Asked: TypeAlias = dict[Place, tuple[Leadership, Proposal, Alteration]]
+Asked: TypeAlias = dict[Place, tuple[Leadership, Alteration]]
 """What is asked of the controller in one request, and for whom."""
 
 
@@ -49,8 +49,6 @@ class Proposer:
         self._call = call
         self._rng = rng
         self._woken = asyncio.Event()
-        self._answered: dict[Place, Proposal] = {}
-        """What the controller has decided on: its record is on the way, nothing more is asked."""
 
     def wake(self) -> None:
         """A leader wants another ISR."""
@@ -85,14 +83,11 @@ class Proposer:
         asked: Asked = {}
         for place, partition in list(self._replicas.proposing.items()):
             leadership = partition.leadership
-            proposal = leadership.pending if leadership is not None else None
-            if leadership is None or proposal is None:
+            alteration = leadership.alteration() if leadership is not None else None
+            if leadership is None or alteration is None:
                 del self._replicas.proposing[place]
-                self._answered.pop(place, None)
-            elif self._answered.get(place) is not proposal:
-                alteration = leadership.alteration()
-                assert alteration is not None
-                asked[place] = (leadership, proposal, alteration)
+            else:
+                asked[place] = leadership, alteration
         return asked
 
     def _request(self, asked: Asked, quorum_epoch: int) -> AlterPartition:
@@ -110,7 +105,7 @@ class Proposer:
                     alteration.alter_seq,
                     tuple(IsrMember(member, epoch) for member, epoch in alteration.members),
                 )
-                for place, (_, _, alteration) in asked.items()
+                for place, (_, alteration) in asked.items()
             ),
         )
 
@@ -119,7 +114,7 @@ class Proposer:
         decided = True
         for answer in reply.partitions:
             place = answer.topic_id, answer.index
-            leadership, proposal, alteration = asked[place]
+            leadership, alteration = asked[place]
             if answer.error == NotController.code:
                 decided = False  # the controller is behind; asked again in the next round
                 continue
@@ -127,6 +122,6 @@ class Proposer:
                 error = type(error_of(answer.error, ""))
                 leadership.refused(alteration, error, self._clocks.now_ms())
                 logger.info("isr.refused partition=%s/%s error=%s", place[0].hex(), place[1], error.name())
-            if leadership.pending is proposal:
-                self._answered[place] = proposal
+            else:
+                leadership.accepted(alteration)
         return decided

@@ -57,8 +57,9 @@ class Replicas:
             if place in self.partitions:
                 self._leave(place)
         mine = {place: known for place, known in changed.items() if self.around.me in known[1].replicas}
-        for place in changed.keys() - mine.keys() & self.partitions.keys():
-            self._leave(place)
+        for place in changed:
+            if place not in mine and place in self.partitions:
+                self._leave(place)
         for leading in (True, False):
             for place, (topic, state) in mine.items():
                 if (state.leader == self.around.me) is leading:
@@ -99,9 +100,10 @@ class Replicas:
 
     def tick(self, now_ms: int) -> None:
         """Leaders look who has fallen behind; every half of the lag allowed."""
-        for partition in self.partitions.values():
+        for place, partition in self.partitions.items():
             if partition.leadership is not None:
-                partition.leadership.tick(now_ms)
+                if partition.leadership.tick(now_ms):
+                    self.touched(place)
                 self.look_at(partition)
 
     # ── what requests ask for ─────────────────────────────────────────────────────────────────────
@@ -148,7 +150,7 @@ class Replicas:
     def look_at(self, partition: Partition) -> None:
         """Something happened to a leader: if it wants another ISR, the controller is asked soon."""
         leadership = partition.leadership
-        if leadership is not None and leadership.pending is not None:
+        if leadership is not None and leadership.is_proposing:
             place = leadership.state.topic_id, leadership.state.index
             if place not in self.proposing:
                 self.proposing[place] = partition

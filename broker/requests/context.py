@@ -1,9 +1,11 @@
-"""What every request is served with: the replicas, the clocks, and nothing else of the broker."""
+"""What every request is served with: the replicas, the cluster's image, the clocks, and no more of the broker."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tidelog.broker.partition import Partition
 from tidelog.broker.replicas import Replicas
+from tidelog.controller.image import Image
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,9 @@ class Context:
     """The broker, as its requests see it."""
 
     replicas: Replicas
+    image: Image
     clocks: Clocks
+    appended: Callable[[Partition, int], None]
+    """Told of each batch and its size: it is to be flushed, at once or some time."""
     save_log_starts: Callable[[Callable[[], None]], None]
     """Write the log starts durably, off the event loop, and tell when it is done."""

@@ -45,6 +45,7 @@ def produce(context: Context, incoming: Incoming) -> None:
         except TidelogError as error:
             waiting.answers[at] = _refused(entry, error, partition)
             continue
+        context.appended(partition, len(batch))
         context.replicas.touched((entry.topic_id, entry.index))
         owed = _Owed(entry, partition, partition.leader_epoch, appended.base_offset, appended.next_offset)
         if request.acks == ACKS_ALL:

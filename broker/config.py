@@ -1,0 +1,50 @@
+"""What a broker may be told, by Kafka's names with underscores; validated once, at the start."""
+
+from dataclasses import dataclass, field
+
+from tidelog.broker.fetcher import FetchSettings
+from tidelog.broker.flusher import FlushSettings
+from tidelog.protocol.errors import InvalidConfig
+from tidelog.protocol.types import BrokerId
+from tidelog.storage.config import LogConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """One broker's settings."""
+
+    broker_id: BrokerId
+    """Its number among brokers; another one's data directory is refused."""
+    controllers: tuple[tuple[int, str, int], ...]
+    """The controllers: id, host and port of each."""
+    host: str = "127.0.0.1"
+    """Where it listens, and what it tells others."""
+    port: int = 9092
+    """Where it listens; 0 takes a free port."""
+    rack: str = ""
+    """Where it stands: replicas are spread over racks, and consumers read nearby."""
+    broker_heartbeat_interval_ms: int = 2000
+    """How often it tells the controller that it lives."""
+    broker_session_timeout_ms: int = 9000
+    """How long it may be silent before others take over. Three heartbeats must fit."""
+    replica_lag_time_max_ms: int = 10_000
+    """How long a replica in sync may be behind before it leaves the ISR."""
+    open_segments: int = 512
+    """How many log files are open at once."""
+    fetch: FetchSettings = field(default_factory=FetchSettings)
+    flush: FlushSettings = field(default_factory=FlushSettings)
+    log: LogConfig = field(default_factory=LogConfig)
+
+    def __post_init__(self) -> None:
+        if not self.controllers:
+            raise InvalidConfig("controllers: at least one must be named")
+        if self.broker_heartbeat_interval_ms * 3 > self.broker_session_timeout_ms:
+            raise InvalidConfig(
+                f"broker.heartbeat.interval.ms={self.broker_heartbeat_interval_ms}: three of them must fit into "
+                f"broker.session.timeout.ms={self.broker_session_timeout_ms}"
+            )
+        if self.fetch.max_wait_ms * 4 > self.replica_lag_time_max_ms:
+            raise InvalidConfig(
+                f"replica.fetch.wait.max.ms={self.fetch.max_wait_ms}: four of them must fit into "
+                f"replica.lag.time.max.ms={self.replica_lag_time_max_ms}"
+            )

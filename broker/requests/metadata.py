@@ -1,0 +1,76 @@
+"""Metadata: who leads what, as this broker's image of the cluster says; it may be behind."""
+
+from typing import cast
+
+from tidelog.broker.requests.context import Context
+from tidelog.controller.image import Image, PartitionState, TopicState
+from tidelog.protocol.errors import LeaderNotAvailable, UnknownTopicId, UnknownTopicOrPartition
+from tidelog.protocol.io import Incoming
+from tidelog.protocol.messages import (
+    BrokerEndpoint,
+    Metadata,
+    MetadataReply,
+    PartitionMetadata,
+    TopicMetadata,
+)
+from tidelog.protocol.types import NO_BROKER
+
+
+def metadata(context: Context, incoming: Incoming) -> None:
+    """Describe the brokers that are alive, and the topics that are asked for."""
+    request, image = cast("Metadata", incoming.message), context.image
+    if request.all_topics:
+        topics = [_topic(image, topic) for topic in image.topics.values()]
+    else:
+        topics = [_by_name(image, name) for name in request.names]
+        topics += [_by_id(image, topic_id) for topic_id in request.ids]
+    incoming.reply(
+        MetadataReply(
+            cluster_id=image.cluster_id.hex() if image.cluster_id is not None else "",
+            metadata_offset=image.end_offset,
+            brokers=tuple(
+                BrokerEndpoint(broker.id, broker.host, broker.port, broker.rack)
+                for broker in image.brokers.values()
+                if not broker.fenced
+            ),
+            topics=tuple(topics),
+        )
+    )
+
+
+def _by_name(image: Image, name: str) -> TopicMetadata:
+    topic_id = image.topic_ids.get(name)
+    if topic_id is None:
+        return TopicMetadata(UnknownTopicOrPartition.code, f"there is no topic {name!r}", name)
+    return _topic(image, image.topics[topic_id])
+
+
+def _by_id(image: Image, topic_id: bytes) -> TopicMetadata:
+    topic = image.topics.get(topic_id)
+    if topic is None:
+        return TopicMetadata(UnknownTopicId.code, f"no topic has the id {topic_id.hex()}", topic_id=topic_id)
+    return _topic(image, topic)
+
+
+def _topic(image: Image, topic: TopicState) -> TopicMetadata:
+    states = (image.partitions[topic.id, index] for index in range(topic.partitions))
+    return TopicMetadata(
+        name=topic.name,
+        topic_id=topic.id,
+        partitions=tuple(_partition(image, state) for state in states),
+        internal=topic.name.startswith("__"),
+    )
+
+
+def _partition(image: Image, state: PartitionState) -> PartitionMetadata:
+    led = state.leader != NO_BROKER
+    return PartitionMetadata(
+        state.index,
+        error=0 if led else LeaderNotAvailable.code,
+        message=None if led else f"nobody leads since epoch {state.leader_epoch}",
+        leader=state.leader,
+        leader_epoch=state.leader_epoch,
+        replicas=state.replicas,
+        isr=state.isr,
+        offline=tuple(replica for replica in state.replicas if image.live_epoch(replica) is None),
+    )

@@ -1,0 +1,182 @@
+"""What must hold of a partition at every moment, whoever has crashed: nouns, each naming what it protects.
+
+An `Oracle` sees all replicas of all brokers, after every turn of a broker's loop. It knows what was committed
+because it saw each leader move its high watermark, and compares everything else with that.
+
+    CommittedRecords     I-1, I-2, I-5   never change, never differ between replicas, cover all that was acknowledged
+    LeaderCompleteness   I-3             who leads the newest epoch holds every committed record
+    OneLeaderPerEpoch    I-11, I-44      a leader epoch belongs to one life of one broker
+    MonotonicWatermark   I-6, I-76       a replica's high watermark goes back only with an unclean election
+    OrderOfOffsets       I-38            log start <= high watermark <= end of the log, recovery <= durable <= end
+    PureEpochs           I-12            the epoch cache is what the batches say
+    MatchingLogs         I-10            same offset and epoch: same bytes
+"""
+
+from dataclasses import dataclass, field
+
+from tidelog.broker.partition import Partition
+from tidelog.protocol.batch import walk
+from tidelog.protocol.types import Epoch, Offset
+from tidelog.replication.sessions import Place
+from tidelog.storage.log import Log
+
+
+class Violation(AssertionError):
+    """An invariant does not hold; the message is the transcript's last line."""
+
+
+Life = tuple[int, int]
+"""A broker's id, and which of its lives."""
+
+
+@dataclass(slots=True)
+class Committed:
+    """What leaders have committed of one partition, batch by batch."""
+
+    start: Offset = 0
+    end: Offset = 0
+    batches: dict[Offset, bytes] = field(default_factory=dict)
+    leaders: dict[Epoch, Life] = field(default_factory=dict)
+    newest_epoch: Epoch = -1
+
+
+@dataclass(slots=True)
+class Seen:
+    """What a replica said when it was looked at last."""
+
+    high_watermark: Offset
+    end: Offset
+    leads: bool
+
+
+class Oracle:
+    """Looks at replicas and remembers what was committed."""
+
+    def __init__(self, *, unclean: bool = False) -> None:
+        self.committed: dict[Place, Committed] = {}
+        self._seen: dict[tuple[Life, Place], Seen] = {}
+        self._unclean = unclean
+        self.looks = 0
+
+    def look(self, life: Life, place: Place, partition: Partition) -> None:
+        """One replica, after its broker's loop has turned."""
+        log, high_watermark = partition.log, partition.high_watermark
+        leads = partition.leadership is not None
+        seen = self._seen.get((life, place))
+        if seen is not None and (seen.high_watermark, seen.end, seen.leads) == (
+            high_watermark,
+            log.end_offset,
+            leads,
+        ):
+            return
+        self.looks += 1
+        self._order_of_offsets(life, partition)
+        known = self.committed.setdefault(place, Committed())
+        if leads and (seen is None or not seen.leads):
+            self._becomes_leader(life, partition, known)
+        if seen is not None and high_watermark < seen.high_watermark and not self._unclean:
+            raise Violation(
+                f"MonotonicWatermark: {life} {partition} went back from {seen.high_watermark} to {high_watermark}"
+            )
+        before = seen.high_watermark if seen is not None else log.log_start
+        if high_watermark > before:
+            self._watermark_moved(life, partition, known, before)
+        self._seen[life, place] = Seen(high_watermark, log.end_offset, leads)
+
+    def acknowledged(self, place: Place, offset: Offset, value: bytes) -> None:
+        """A producer was told that its record is committed."""
+        known = self.committed.get(place, Committed())
+        if offset < known.start:
+            return
+        batch = _covering(known, offset)
+        if batch is None or value not in batch:
+            raise Violation(
+                f"CommittedRecords: acknowledged offset {offset} is not committed, end {known.end}"
+            )
+
+    def compare(self, life: Life, place: Place, partition: Partition) -> None:
+        """All that a replica holds below its high watermark, byte for byte, and its epochs."""
+        known = self.committed.get(place, Committed())
+        self._same_bytes(life, partition, known, partition.log.log_start, partition.high_watermark)
+        _pure_epochs(life, partition.log)
+
+    # ── the invariants ─────────────────────────────────────────────────────────────────────────────
+
+    @staticmethod
+    def _order_of_offsets(life: Life, partition: Partition) -> None:
+        log = partition.log
+        ordered = log.log_start <= partition.high_watermark <= log.end_offset
+        if not ordered or not log.recovery_point <= log.durable_offset <= log.end_offset:
+            raise Violation(
+                f"OrderOfOffsets: {life} {partition} recovery {log.recovery_point} {log.durable_offset}"
+            )
+
+    def _becomes_leader(self, life: Life, partition: Partition, known: Committed) -> None:
+        epoch = partition.leader_epoch
+        other = known.leaders.setdefault(epoch, life)
+        if other != life:
+            raise Violation(
+                f"OneLeaderPerEpoch: {life} and {other} both led {partition.name} in epoch {epoch}"
+            )
+        if epoch >= known.newest_epoch:
+            known.newest_epoch = epoch
+            if partition.log.end_offset < known.end and not self._unclean:
+                raise Violation(
+                    f"LeaderCompleteness: {life} {partition} leads epoch {epoch}, {known.end} was committed"
+                )
+            self._same_bytes(life, partition, known, partition.log.log_start, known.end)
+
+    def _watermark_moved(self, life: Life, partition: Partition, known: Committed, before: Offset) -> None:
+        reached = partition.high_watermark
+        self._same_bytes(life, partition, known, before, min(reached, known.end))
+        if reached <= known.end:
+            return
+        if partition.leadership is None:
+            raise Violation(
+                f"CommittedRecords: {life} {partition} calls committed what no leader did, {known.end}"
+            )
+        if not known.batches:
+            known.start = known.end = max(known.end, partition.log.log_start)
+        for offset, batch in _batches(partition.log, known.end, reached):
+            known.batches[offset] = batch
+        known.end = reached
+
+    def _same_bytes(
+        self, life: Life, partition: Partition, known: Committed, start: Offset, end: Offset
+    ) -> None:
+        if start >= end:
+            return
+        for offset, batch in _batches(partition.log, start, end):
+            if offset >= known.start and known.batches.get(offset) != batch and offset < known.end:
+                raise Violation(
+                    f"CommittedRecords: {life} {partition} differs at offset {offset} from what was committed"
+                )
+
+
+def _batches(log: Log, start: Offset, end: Offset) -> list[tuple[Offset, bytes]]:
+    found: list[tuple[Offset, bytes]] = []
+    offset = start
+    while offset < end:
+        piece = log.read(offset, 1 << 20, end)
+        if not len(piece.data):
+            break
+        found += [
+            (header.base_offset, bytes(piece.data[at : at + header.size])) for at, header in walk(piece.data)
+        ]
+        offset = piece.next_offset
+    return found
+
+
+def _covering(known: Committed, offset: Offset) -> bytes | None:
+    base = max((at for at in known.batches if at <= offset), default=None)
+    return known.batches[base] if base is not None and offset < known.end else None
+
+
+def _pure_epochs(life: Life, log: Log) -> None:
+    naive: list[tuple[Epoch, Offset]] = []
+    for segment in log.segments:
+        for _, header in segment.headers_from(0):
+            if header.next_offset > log.log_start and (not naive or header.leader_epoch > naive[-1][0]):
+                naive.append((header.leader_epoch, max(header.base_offset, log.log_start)))
+    if [tuple(entry) for entry in log.epochs.entries] != naive:
+        raise Violation(f"PureEpochs: {life} {log} has {log.epochs}, its batches say {naive}")
