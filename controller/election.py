@@ -1,0 +1,347 @@
+"""Who is in sync and who leads: every change to a partition goes through `change` (design 4.6 to 4.8, 4.11; KIP-966).
+
+    target_isr ──► complete the reassignment if it can be ──► elr, last_known_elr ──► leader ──► PartitionState
+
+    fence, register, offline    change(p, isr - {broker})       the broker is not elected, whatever the image says
+    unfence                     change(p, isr)                  of leaderless partitions that it may lead again
+    shut down                   change(p, isr - {broker})       where somebody else is in sync
+    a leader's proposal         change(p, proposed isr)         (`alterations`)
+    min.insync.replicas         change(p, isr, min_isr=...)
+    by an operator              change(p, isr, preferred=True), elect_unclean
+
+What it keeps true (I-3, I-4, I-18, I-23, I-54), beyond what `image.flaw_of` says of one state:
+
+* Nobody becomes leader who is not alive, and nobody but the ISR, or else the ELR, is elected: they have everything
+  that was committed. `elect_unclean` is the exception, and says so in `unclean_epoch`.
+* While the ISR is below min_isr the high watermark stands still; so whoever leaves it then, or was in the ELR,
+  still has everything and is in the ELR afterwards, unless it has lost data or is no replica any more.
+* Epochs: partition_epoch + 1 if anything differs; leader_epoch + 1 exactly if the leader or the loss of a replica
+  does (KAFKA-15021: not for the ISR alone).
+
+Functions, and nothing else: they are given an image and answer facts; nothing changes until those are committed.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple, TypeAlias
+
+from tidelog.controller.facts import BrokerChanged, Fact, Place
+from tidelog.controller.image import Image, PartitionState
+from tidelog.protocol.errors import (
+    ElectionNotNeeded,
+    EligibleLeadersNotAvailable,
+    InvalidReplicaAssignment,
+    PreferredLeaderNotAvailable,
+)
+from tidelog.protocol.types import NO_BROKER, BrokerId, TopicId
+
+Alive: TypeAlias = Callable[[BrokerId], bool]
+"""Registered, not fenced, not shutting down, and able to serve its replica."""
+
+
+MIN_ISR: Final = "min.insync.replicas"
+MIN_ISR_DEFAULT: Final = 2
+
+
+class Assignment(NamedTuple):
+    """Who holds a partition, and who is coming and going."""
+
+    replicas: tuple[BrokerId, ...]
+    adding: tuple[BrokerId, ...] = ()
+    removing: tuple[BrokerId, ...] = ()
+
+
+class Loss(NamedTuple):
+    """A broker comes back without all that it had."""
+
+    broker: BrokerId
+    everything: bool = False
+    """Its disk is another one: there is nothing of it to inspect either."""
+
+
+def change(
+    p: PartitionState,
+    target_isr: Iterable[BrokerId],
+    alive: Alive,
+    *,
+    loss: Loss | None = None,
+    preferred: bool = False,
+    min_isr: int | None = None,
+    assignment: Assignment | None = None,
+    recovered: bool = False,
+) -> PartitionState:
+    """What becomes of the partition when its ISR is to be this; `p` itself when nothing differs.
+
+    `min_isr` is the configured one where that has changed; what counts is clamped to the replicas (DECISIONS 10).
+    """
+    assigned = assignment or Assignment(p.replicas, p.adding, p.removing)
+    isr = tuple(r for r in target_isr if r in assigned.replicas)
+    assigned, isr = _completed(assigned, isr, min_isr or p.min_isr)
+    least = min(min_isr or p.min_isr, max(1, len(assigned.replicas) - len(assigned.adding)))
+    elr, last_known = _guaranteed(p, assigned.replicas, isr, loss)
+    leader = _leader_of(p, assigned.replicas, isr, alive, preferred=preferred)
+    if leader == NO_BROKER and not isr:
+        leader = next(filter(alive, elr), NO_BROKER)
+        isr = (leader,) if leader != NO_BROKER else ()
+        elr = tuple(r for r in elr if r != leader)
+    if len(isr) >= least:
+        # Here and not before the election of an ELR member, which may just have filled the ISR.
+        elr = last_known = ()
+    return _numbered(
+        p,
+        replace(
+            p,
+            replicas=assigned.replicas,
+            adding=assigned.adding,
+            removing=assigned.removing,
+            isr=isr,
+            elr=elr,
+            last_known_elr=last_known,
+            leader=leader,
+            min_isr=least,
+            recovering=p.recovering and not recovered,
+        ),
+    )
+
+
+def _completed(
+    assigned: Assignment, isr: tuple[BrokerId, ...], min_isr: int
+) -> tuple[Assignment, tuple[BrokerId, ...]]:
+    """The reassignment at its end, if everybody it leads to is in sync (KAFKA-15665)."""
+    goal = tuple(r for r in assigned.replicas if r not in assigned.removing)
+    left = tuple(r for r in isr if r not in assigned.removing)
+    moving = assigned.adding or assigned.removing
+    if moving and set(goal) <= set(left) and len(left) >= min(min_isr, len(goal)):
+        return Assignment(goal), left
+    return assigned, isr
+
+
+def _guaranteed(
+    p: PartitionState, replicas: Sequence[BrokerId], isr: Sequence[BrokerId], loss: Loss | None
+) -> tuple[tuple[BrokerId, ...], tuple[BrokerId, ...]]:
+    """ELR and last known ELR of an ISR that is too small: everybody who was complete when commits stood still."""
+    lost = loss.broker if loss else NO_BROKER
+    complete = [r for r in replicas if (r in p.elr or r in p.isr) and r not in isr]
+    elr = tuple(r for r in complete if r != lost)
+    known = {*p.last_known_elr, *(r for r in complete if r == lost)}
+    if loss and loss.everything:
+        known.discard(lost)
+    return elr, tuple(r for r in replicas if r in known and r not in isr and r not in elr)
+
+
+def _leader_of(
+    p: PartitionState,
+    replicas: Sequence[BrokerId],
+    isr: Sequence[BrokerId],
+    alive: Alive,
+    *,
+    preferred: bool,
+) -> BrokerId:
+    if preferred and replicas[0] in isr and alive(replicas[0]):
+        return replicas[0]
+    if p.leader in isr and alive(p.leader):
+        return p.leader
+    # The last one in sync leads on while it shuts down: somebody must, until somebody else can (4.6).
+    staying = p.leader if p.leader in isr else NO_BROKER
+    return next((r for r in replicas if r in isr and alive(r)), staying)
+
+
+def _numbered(p: PartitionState, then: PartitionState) -> PartitionState:
+    if then == p:
+        return p
+    led_anew = then.leader != p.leader or not set(p.replicas) <= set(then.replicas)
+    return replace(then, leader_epoch=p.leader_epoch + led_anew, partition_epoch=p.partition_epoch + 1)
+
+
+def elect_unclean(p: PartitionState, leader: BrokerId) -> PartitionState:
+    """Somebody leads who may lack committed records: they are gone, and every replica will know from which epoch on."""
+    epoch = p.leader_epoch + 1
+    return replace(
+        p,
+        isr=(leader,),
+        elr=(),
+        last_known_elr=tuple(r for r in p.last_known_elr if r != leader) if p.min_isr > 1 else (),
+        leader=leader,
+        leader_epoch=epoch,
+        partition_epoch=p.partition_epoch + 1,
+        unclean_epoch=epoch,
+        recovering=True,
+    )
+
+
+def new_partition(
+    topic_id: TopicId,
+    index: int,
+    replicas: tuple[BrokerId, ...],
+    alive: Alive,
+    min_isr: int,
+    *,
+    flush_group: bool,
+) -> PartitionState:
+    """A partition as it begins: whoever is alive is in sync, for there is nothing to lack."""
+    isr = tuple(filter(alive, replicas))
+    if not isr:
+        raise InvalidReplicaAssignment(f"none of the brokers {list(replicas)} of partition {index} is alive")
+    least = min(min_isr, len(replicas))
+    return PartitionState(topic_id, index, replicas, isr, isr[0], min_isr=least, flush_group=flush_group)
+
+
+# ── brokers come and go ───────────────────────────────────────────────────────────────────────────────
+
+
+def alive_for(
+    image: Image, place: Place, *, but: BrokerId = NO_BROKER, and_also: BrokerId = NO_BROKER
+) -> Alive:
+    """Who may lead this partition: by the image, except for a broker about which the image is about to change."""
+
+    def alive(broker: BrokerId) -> bool:
+        if broker in {but, and_also}:
+            return broker == and_also and place not in image.brokers[broker].offline
+        return image.can_lead(broker, place)
+
+    return alive
+
+
+def change_in(
+    image: Image,
+    p: PartitionState,
+    target_isr: Iterable[BrokerId],
+    alive: Alive,
+    *,
+    loss: Loss | None = None,
+    preferred: bool = False,
+    recovered: bool = False,
+) -> PartitionState:
+    """`change`; where replicas are coming and going, with the min_isr that the new number of them allows."""
+    min_isr = configured_min_isr(image, p) if p.adding or p.removing else None
+    return change(p, target_isr, alive, loss=loss, preferred=preferred, min_isr=min_isr, recovered=recovered)
+
+
+def configured_min_isr(image: Image, p: PartitionState) -> int:
+    """`min.insync.replicas` of the partition's topic, or of the cluster."""
+    topic = ("topic", image.topics[p.topic_id].name, MIN_ISR)
+    value = image.configs.get(topic) or image.configs.get(("cluster", "", MIN_ISR))
+    return int(value) if value else MIN_ISR_DEFAULT
+
+
+def leave(
+    image: Image,
+    broker: BrokerId,
+    loss_of: Callable[[PartitionState], Loss | None] = lambda _: None,
+) -> list[Fact]:
+    """The broker leaves every ISR; and every ELR too of partitions of which it has lost something."""
+    indexes = image.indexes
+    facts: list[Fact] = []
+    for place in sorted(indexes.in_isr.get(broker, set()) | indexes.in_elr.get(broker, set())):
+        p = image.partitions[place]
+        loss = loss_of(p)
+        if loss is None and broker not in p.isr:
+            continue
+        # It is not fenced yet, but must not be elected from the ELR that it has just entered.
+        alive = alive_for(image, place, but=broker)
+        facts += _facts(p, change_in(image, p, (r for r in p.isr if r != broker), alive, loss=loss))
+    return facts
+
+
+def fence(image: Image, broker: BrokerId) -> list[Fact]:
+    """It is not heard any more. The last fact says so: if only some of them are committed, nothing is wrong yet."""
+    return [*leave(image, broker), _changed(image, broker, fenced=True)]
+
+
+def unfence(image: Image, broker: BrokerId) -> list[Fact]:
+    """It is back and up to date: what waited for it gets a leader again."""
+    facts: list[Fact] = [_changed(image, broker, fenced=False)]
+    for place in sorted(image.indexes.leaderless & image.indexes.in_replicas.get(broker, set())):
+        p = image.partitions[place]
+        if broker in p.isr or (not p.isr and broker in p.elr):
+            facts += _facts(p, change_in(image, p, p.isr, alive_for(image, place, and_also=broker)))
+        elif p.replicas == p.last_known_elr == (broker,):
+            # DECISIONS 5: what the only replica has left is all there will ever be, so nobody waits for more.
+            facts += _facts(p, elect_unclean(p, broker))
+    return facts
+
+
+def begin_shutdown(image: Image, broker: BrokerId) -> list[Fact]:
+    """It wants to stop: others lead where others are in sync; where it is alone it stays until the end."""
+    facts: list[Fact] = [_changed(image, broker, fenced=False, shutting_down=True)]
+    for place in sorted(image.indexes.in_isr.get(broker, ())):
+        p = image.partitions[place]
+        if len(p.isr) > 1:
+            alive = alive_for(image, place, but=broker)
+            facts += _facts(p, change_in(image, p, (r for r in p.isr if r != broker), alive))
+    return facts
+
+
+def go_offline(image: Image, broker: BrokerId, offline: Iterable[Place]) -> list[Fact]:
+    """Replicas that it cannot serve: as fencing, for these only, until it registers anew."""
+    known = image.brokers[broker]
+    new = sorted(set(offline) & image.indexes.in_replicas.get(broker, set()) - known.offline)
+    if not new:
+        return []
+    facts: list[Fact] = []
+    for p in (image.partitions[place] for place in new):
+        if broker in p.isr:
+            alive = alive_for(image, p.place, but=broker)
+            facts += _facts(p, change_in(image, p, (r for r in p.isr if r != broker), alive))
+    return [*facts, _changed(image, broker, fenced=known.fenced, more_offline=new)]
+
+
+def _changed(
+    image: Image,
+    broker: BrokerId,
+    *,
+    fenced: bool,
+    shutting_down: bool | None = None,
+    more_offline: Sequence[Place] = (),
+) -> BrokerChanged:
+    known = image.brokers[broker]
+    return BrokerChanged(
+        broker,
+        known.epoch,
+        fenced,
+        known.shutting_down if shutting_down is None else shutting_down,
+        tuple(sorted({*known.offline, *more_offline})),
+    )
+
+
+def _facts(before: PartitionState, after: PartitionState) -> list[Fact]:
+    return [] if after is before else [after.changed()]
+
+
+# ── operators and settings ────────────────────────────────────────────────────────────────────────────
+
+
+def set_min_isr(image: Image, place: Place, configured: int) -> list[Fact]:
+    """`min.insync.replicas` has changed (D4): the record says so, and the ELR goes where the ISR now suffices."""
+    p = image.partitions[place]
+    return _facts(p, change(p, p.isr, alive_for(image, place), min_isr=configured))
+
+
+def elect_preferred(image: Image, place: Place) -> list[Fact]:
+    """Let the first replica lead."""
+    p = image.partitions[place]
+    if p.leader == p.replicas[0]:
+        raise ElectionNotNeeded(f"broker {p.leader} leads already")
+    then = change_in(image, p, p.isr, alive_for(image, place), preferred=True)
+    if then.leader != p.replicas[0]:
+        raise PreferredLeaderNotAvailable(f"broker {p.replicas[0]} is not alive and in sync {list(p.isr)}")
+    return _facts(p, then)
+
+
+def elect_anyway(image: Image, place: Place, best_first: Sequence[BrokerId] = ()) -> list[Fact]:
+    """Let somebody lead even if committed records are lost by it, because an operator says so.
+
+    `best_first` are replicas by what they were found to hold; without it whoever may hold most is taken.
+    """
+    p = image.partitions[place]
+    if p.leader != NO_BROKER:
+        raise ElectionNotNeeded(f"broker {p.leader} leads")
+    alive = alive_for(image, place)
+    then = change_in(image, p, p.isr, alive)
+    if then.leader != NO_BROKER:
+        return _facts(p, then)
+    order = (*best_first, *p.elr, *p.last_known_elr, *p.replicas)
+    chosen = next((r for r in order if r in p.replicas and alive(r)), NO_BROKER)
+    if chosen == NO_BROKER:
+        raise EligibleLeadersNotAvailable(f"none of the replicas {list(p.replicas)} is alive")
+    return _facts(p, elect_unclean(p, chosen))

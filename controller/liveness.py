@@ -1,0 +1,253 @@
+"""Which brokers there are and which of them are alive: registration, heartbeats, fencing (design 4.3 to 4.6).
+
+    unknown ──register──► fenced ──heartbeat, caught up──► unfenced ──silence, want_fence──► fenced
+                             ▲                                │
+                             └──── shut down: relieved ◄── want_shutdown: shutting down
+
+What it keeps true (I-18, I-49, I-51, I-52):
+
+* A broker's id means one process at a time: while that is alive, only who holds the lock of its disk takes over.
+* Whoever registers leaves every ISR, and, of partitions that its last end may have cost something, every ELR;
+  only then its new registration counts. One asynchronous topic does not cost the others (DECISIONS 2 and 4).
+* Nobody is fenced for silence earlier than a session and a tenth after it was heard last; a new controller waits
+  for as long, and for one fetch time-out of the quorum, before it fences anybody: leases have run out by then.
+* A session refuses nothing and decides nothing by itself: what happens is a fact.
+
+`Sessions` is what the active controller keeps in memory; the functions decide from an image and answer facts.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from tidelog.controller.election import Loss, begin_shutdown, fence, go_offline, leave, unfence
+from tidelog.controller.facts import BrokerRegistered, Fact
+from tidelog.controller.image import BrokerState, Image, PartitionState
+from tidelog.protocol.errors import (
+    BrokerIdNotRegistered,
+    DuplicateBrokerRegistration,
+    InconsistentClusterId,
+    InvalidConfig,
+    InvalidRegistration,
+    StaleBrokerEpoch,
+)
+from tidelog.protocol.messages import BrokerHeartbeat, RegisterBroker
+from tidelog.protocol.types import BrokerId, Epoch, Offset
+from tidelog.storage.crashes import CrashKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LivenessConfig:
+    """How long a silent broker counts as alive."""
+
+    session_timeout_ms: int = 9000
+    """`broker.session.timeout.ms`. Less means faster failover of stopped and cut-off brokers, and more of it."""
+    quorum_fetch_timeout_ms: int = 2000
+    """`quorum.fetch.timeout.ms`: how long controllers may take to notice that their leader is gone."""
+    shutdown_patience_ms: int = 30_000
+    """How long a broker that stops in order waits for the others to have heard of it."""
+
+    def __post_init__(self) -> None:
+        if self.quorum_fetch_timeout_ms >= self.session_timeout_ms / 2:
+            raise InvalidConfig(
+                f"quorum.fetch.timeout.ms={self.quorum_fetch_timeout_ms}: it must be below half of "
+                f"broker.session.timeout.ms={self.session_timeout_ms}"
+            )
+
+    @property
+    def silence_max_ms(self) -> int:
+        """A tenth longer than the lease that a heartbeat gives: for clocks that run differently."""
+        return self.session_timeout_ms * 11 // 10
+
+
+@dataclass(slots=True)
+class _Session:
+    heard_ms: int
+    metadata_offset: Offset = 0
+    relieved: tuple[int, Offset] | None = None
+    """Since when it is shutting down, and which offset of the metadata log tells the others."""
+
+
+class Sessions:
+    """When each broker was heard last, by the monotonic clock of the active controller."""
+
+    __slots__ = ("_config", "_not_before_ms", "_sessions")
+
+    def __init__(self, config: LivenessConfig, unfenced: Iterable[BrokerId], now_ms: int) -> None:
+        """At the activation of a controller: everybody that is not fenced gets a whole session."""
+        self._config = config
+        self._not_before_ms = now_ms + config.quorum_fetch_timeout_ms + config.silence_max_ms
+        self._sessions = {broker: _Session(now_ms) for broker in unfenced}
+
+    def heard(self, broker: BrokerId, now_ms: int, metadata_offset: Offset = 0) -> None:
+        """It has registered or sent a heartbeat: even one that is served too late counts (KAFKA-15019)."""
+        session = self._sessions.setdefault(broker, _Session(now_ms))
+        session.heard_ms = max(session.heard_ms, now_ms)
+        session.metadata_offset = max(session.metadata_offset, metadata_offset)
+
+    def began(self, broker: BrokerId, now_ms: int) -> None:
+        """A new process of it has registered."""
+        self._sessions[broker] = _Session(now_ms)
+
+    def is_live(self, broker: BrokerId, now_ms: int) -> bool:
+        """Whether it was heard within its session."""
+        session = self._sessions.get(broker)
+        return session is not None and now_ms - session.heard_ms < self._config.session_timeout_ms
+
+    def overdue(self, image: Image, now_ms: int) -> BrokerId | None:
+        """Who is to be fenced for silence: one at a time, the longest silent first."""
+        if now_ms < self._not_before_ms:
+            return None
+        silent = [
+            (session.heard_ms, broker)
+            for broker, session in self._sessions.items()
+            if now_ms - session.heard_ms >= self._config.silence_max_ms and _is_unfenced(image, broker)
+        ]
+        return min(silent)[1] if silent else None
+
+    def deadline_ms(self, image: Image) -> int | None:
+        """When `overdue` may have an answer next."""
+        heard = [s.heard_ms for broker, s in self._sessions.items() if _is_unfenced(image, broker)]
+        return max(min(heard) + self._config.silence_max_ms, self._not_before_ms) if heard else None
+
+    def relieved(self, broker: BrokerId, metadata_offset: Offset, now_ms: int) -> None:
+        """It is shutting down, and whoever has read so far knows. Only the first time counts."""
+        session = self._sessions.setdefault(broker, _Session(now_ms))
+        session.relieved = session.relieved or (now_ms, metadata_offset)
+
+    def may_stop(self, image: Image, broker: BrokerId, now_ms: int) -> bool:
+        """Whether everybody who is alive knows that it leads no more than it must, or has had the time to."""
+        session = self._sessions.get(broker)
+        if session is None or session.relieved is None:
+            return False
+        since_ms, told = session.relieved
+        others = [other for other in image.brokers if other != broker and _is_unfenced(image, other)]
+        known = all(self._sessions[o].metadata_offset >= told for o in others if o in self._sessions)
+        return known or now_ms - since_ms >= self._config.shutdown_patience_ms
+
+
+def _is_unfenced(image: Image, broker: BrokerId) -> bool:
+    return broker in image.brokers and not image.brokers[broker].fenced
+
+
+# ── registration ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class Registration(NamedTuple):
+    """What becomes of a registration."""
+
+    facts: list[Fact]
+    """None when it is known already."""
+    broker_epoch: Epoch
+
+
+def register(
+    image: Image, request: RegisterBroker, end_offset: Offset, *, session_is_live: bool
+) -> Registration:
+    """A process says that it is this broker. Its facts must be the next in the log, from `end_offset` on."""
+    known = image.brokers.get(request.broker_id)
+    _check(image, request)
+    if known is not None and known.incarnation_id == request.incarnation_id:
+        return Registration([], known.epoch)  # the answer was lost (KAFKA-16952)
+    same_disk = known is not None and known.directory_id == request.directory_id
+    if known is not None and not known.fenced and session_is_live and not same_disk:
+        raise DuplicateBrokerRegistration(
+            f"broker {known.id} is alive at {known.host}:{known.port} under epoch {known.epoch}"
+        )
+    facts = leave(image, request.broker_id, loss_of(known, request))
+    epoch = end_offset + len(facts)
+    registered = BrokerRegistered(
+        request.broker_id,
+        epoch,
+        request.incarnation_id,
+        request.directory_id,
+        request.host,
+        request.port,
+        request.rack,
+    )
+    return Registration([*facts, registered], epoch)
+
+
+def _check(image: Image, request: RegisterBroker) -> None:
+    cluster_id = image.cluster_id.hex() if image.cluster_id else ""
+    if request.cluster_id not in {"", cluster_id}:
+        raise InconsistentClusterId(
+            f"broker {request.broker_id} belongs to cluster {request.cluster_id}, this is {cluster_id}"
+        )
+    if request.broker_id < 0 or not request.host or not request.port:
+        raise InvalidRegistration(
+            f"broker {request.broker_id} at {request.host}:{request.port} cannot be reached"
+        )
+
+
+def loss_of(known: BrokerState | None, request: RegisterBroker) -> Callable[[PartitionState], Loss | None]:
+    """What the broker's last end may have cost, partition by partition."""
+    if known is None or known.directory_id != request.directory_id:
+        gone = Loss(request.broker_id, everything=True)
+        return lambda _: gone
+    lost = Loss(request.broker_id)
+    on_record = request.prev_broker_epoch == known.epoch or known.incarnation_id in request.incarnation_ids
+    if on_record and request.crash_kind in {CrashKind.CLEAN, CrashKind.PROCESS}:
+        return lambda _: None
+    if on_record and request.crash_kind == CrashKind.HOST:
+        return lambda p: None if p.flush_group else lost
+    return lambda _: lost
+
+
+# ── heartbeats ────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Beat(NamedTuple):
+    """What a heartbeat leads to."""
+
+    facts: list[Fact]
+    fenced: bool
+    """As it is when the facts are committed."""
+    should_shutdown: bool = False
+    begins_shutdown: bool = False
+    """Call `Sessions.relieved` with the end of the log once the facts are appended."""
+
+
+STAY: Final[list[Fact]] = []
+
+
+def beat(image: Image, sessions: Sessions, request: BrokerHeartbeat, now_ms: int) -> Beat:
+    """A broker is alive, and says what it wants; `Sessions.heard` was called before."""
+    broker = request.broker_id
+    known = check_broker(image, broker, request.broker_epoch)
+    offline = go_offline(image, broker, [(entry.topic_id, entry.index) for entry in request.offline])
+    if known.fenced:
+        return _beat_of_a_fenced(image, request, offline)
+    if request.want_fence:
+        return Beat(fence(image, broker), fenced=True)
+    if request.want_shutdown and not known.shutting_down:
+        return Beat(begin_shutdown(image, broker), fenced=False, begins_shutdown=True)
+    if request.want_shutdown and sessions.may_stop(image, broker, now_ms):
+        return Beat(fence(image, broker), fenced=True, should_shutdown=True)
+    # Another controller has begun the shutdown: this one has to remember since when.
+    return Beat(offline, fenced=False, begins_shutdown=known.shutting_down)
+
+
+def _beat_of_a_fenced(image: Image, request: BrokerHeartbeat, offline: list[Fact]) -> Beat:
+    if request.want_shutdown:
+        return Beat(STAY, fenced=True, should_shutdown=True)
+    if offline:
+        return Beat(offline, fenced=True)  # unfenced by the next one, when it is known what it cannot serve
+    if request.want_fence or not caught_up(request):
+        return Beat(STAY, fenced=True)
+    return Beat(unfence(image, request.broker_id), fenced=False)
+
+
+def caught_up(request: BrokerHeartbeat) -> bool:
+    """Whether it has read its own registration: the offset is an end, the epoch is where that record stands."""
+    return request.metadata_offset > request.broker_epoch
+
+
+def check_broker(image: Image, broker: BrokerId, epoch: Epoch) -> BrokerState:
+    """The registration that a request is made under, if it is the newest."""
+    known = image.brokers.get(broker)
+    if known is None:
+        raise BrokerIdNotRegistered(f"broker {broker} is not registered")
+    if known.epoch != epoch:
+        raise StaleBrokerEpoch(f"broker {broker} asked under epoch {epoch}, {known.epoch} is registered")
+    return known

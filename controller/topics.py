@@ -1,0 +1,137 @@
+"""Topics are made and removed: what of a request is possible, and the facts that do it (design 4.9; DECISIONS 10, 19).
+
+What it keeps true: a topic comes with all of its partitions in one batch, or not at all; every partition begins
+with somebody in sync and a leader; a name means one topic at a time, an id means one for ever.
+
+Where new partitions go is not decided here: `Place` is `placement`'s.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from tidelog.controller.election import MIN_ISR, MIN_ISR_DEFAULT, alive_for, new_partition
+from tidelog.controller.facts import FACTS_MAX, METADATA, ConfigChanged, Fact, TopicCreated, TopicRemoved
+from tidelog.controller.image import Image
+from tidelog.protocol.errors import (
+    InvalidConfig,
+    InvalidPartitions,
+    InvalidReplicaAssignment,
+    InvalidReplicationFactor,
+    InvalidTopic,
+    TopicAlreadyExists,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from tidelog.protocol.messages import NewTopic
+from tidelog.protocol.types import BrokerId, TopicId
+
+Replicas: TypeAlias = tuple[BrokerId, ...]
+PlaceNew: TypeAlias = Callable[[int, int], Sequence[Replicas]]
+"""The replicas of so many partitions, so many each; or InvalidReplicationFactor."""
+
+FLUSH_MODE: Final = "flush.mode"
+FLUSH_MODES: Final = ("async", "group")
+PARTITIONS_MAX: Final = FACTS_MAX // 2
+"""Partitions of a topic that is created at once: they fit into one batch with its settings."""
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDefaults:
+    """What a topic has that does not say (DECISIONS 19)."""
+
+    partitions: int = 1
+    """`num.partitions`."""
+    replication_factor: int = 3
+    """`default.replication.factor`: one broker may be lost with its disk while another one is down."""
+    min_isr: int = MIN_ISR_DEFAULT
+    """`min.insync.replicas`, at most the number of replicas."""
+    flush_mode: str = "async"
+    """`flush.mode`: `group` survives the loss of power on all replicas at once."""
+
+
+def create_topic(
+    image: Image, topic: NewTopic, topic_id: TopicId, place: PlaceNew, defaults: TopicDefaults
+) -> list[Fact]:
+    """The facts of a new topic, all for one batch."""
+    if not _NAME.fullmatch(topic.name) or topic.name in {".", "..", METADATA.topic}:
+        raise InvalidTopic(f"{topic.name!r} cannot be the name of a topic")
+    if topic.name in image.topic_ids:
+        raise TopicAlreadyExists(f"{topic.name} has the id {image.topic_ids[topic.name].hex()}")
+    configs = _configs(topic)
+    min_isr = int(configs.get(MIN_ISR) or image.configs.get(("cluster", "", MIN_ISR)) or defaults.min_isr)
+    flush_mode = (
+        configs.get(FLUSH_MODE) or image.configs.get(("cluster", "", FLUSH_MODE)) or defaults.flush_mode
+    )
+    facts: list[Fact] = [TopicCreated(topic_id, topic.name)]
+    facts += [ConfigChanged("topic", topic.name, key, value) for key, value in configs.items()]
+    for index, replicas in enumerate(_assignment(image, topic, place, defaults)):
+        alive = alive_for(image, (topic_id, index))
+        state = new_partition(topic_id, index, replicas, alive, min_isr, flush_group=flush_mode == "group")
+        facts.append(state.created())
+    return facts
+
+
+def remove_topic(image: Image, name: str, topic_id: TopicId | None) -> list[Fact]:
+    """The fact that a topic is gone, by its id if there is one."""
+    if topic_id is None:
+        topic_id = image.topic_ids.get(name)
+        if topic_id is None:
+            raise UnknownTopicOrPartition(f"there is no topic {name!r}")
+    if topic_id not in image.topics:
+        raise UnknownTopicId(f"there is no topic with the id {topic_id.hex()}")
+    return [TopicRemoved(topic_id)]
+
+
+def _assignment(
+    image: Image, topic: NewTopic, place: PlaceNew, defaults: TopicDefaults
+) -> Sequence[Replicas]:
+    if topic.assignment:
+        if topic.partitions or topic.replication_factor:
+            raise InvalidReplicaAssignment(
+                f"{topic.name}: an assignment says how many there are, nothing else does"
+            )
+        given = [entry.replicas for entry in topic.assignment]
+        _check_count(topic, len(given))
+        _check_assignment(image, topic, given)
+        return given
+    partitions = topic.partitions or defaults.partitions
+    factor = topic.replication_factor or defaults.replication_factor
+    _check_count(topic, partitions)
+    if factor > len(image.brokers):
+        raise InvalidReplicationFactor(
+            f"{topic.name}: {factor} replicas need as many brokers, {len(image.brokers)} are registered"
+        )
+    return place(partitions, factor)
+
+
+def _check_count(topic: NewTopic, partitions: int) -> None:
+    if partitions > PARTITIONS_MAX:
+        raise InvalidPartitions(
+            f"{topic.name}: {partitions} partitions, at most {PARTITIONS_MAX} are made at once"
+        )
+
+
+def _check_assignment(image: Image, topic: NewTopic, given: Sequence[Replicas]) -> None:
+    for index, replicas in enumerate(given):
+        strangers = [broker for broker in replicas if broker not in image.brokers]
+        if not replicas or strangers or len(set(replicas)) != len(replicas) or len(replicas) != len(given[0]):
+            raise InvalidReplicaAssignment(
+                f"{topic.name}: partition {index} is given to {list(replicas)}: distinct registered brokers, and "
+                f"as many for every partition"
+            )
+
+
+def _configs(topic: NewTopic) -> dict[str, str]:
+    configs = {entry.key: entry.value for entry in topic.configs}
+    if len(configs) != len(topic.configs):
+        raise InvalidConfig(f"{topic.name}: a setting is given twice")
+    min_isr = configs.get(MIN_ISR, "1")
+    if not re.fullmatch(r"[1-9][0-9]{0,8}", min_isr):
+        raise InvalidConfig(f"{MIN_ISR}={min_isr}: it must be a number from 1 on")
+    flush_mode = configs.get(FLUSH_MODE, "async")
+    if flush_mode not in FLUSH_MODES:
+        raise InvalidConfig(f"{FLUSH_MODE}={flush_mode}: it must be one of {', '.join(FLUSH_MODES)}")
+    return configs
