@@ -129,6 +129,11 @@ class Flow:
             self._ending = True
             self._put(b"", "reset")
 
+    def deny(self) -> None:
+        """Say that there is no such connection; who forgot it says so as often as it is asked."""
+        if not self.in_flight:
+            self._put(b"", "reset")
+
     def abandon(self) -> None:
         """The sender repeats nothing any more, and of what is under way some arrives; what is held, all."""
         self._abandoned = True

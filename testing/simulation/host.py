@@ -154,6 +154,18 @@ class Host:
         assert self.loop is not None
         return self.loop.create_task(coroutine)
 
+    def spawn(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        """As `create_task`, where nobody waits for the end; a failure is an error of the world."""
+        task = self.create_task(self._watch(coroutine))
+        # The loop keeps it.
+        del task
+
+    async def _watch(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        try:
+            await coroutine
+        except Exception as error:  # noqa: BLE001 -- it is reported
+            self.world.report(self.name, "a spawned task failed", error)
+
     async def _live(self, loop: SimulatedLoop, main: Main, environment: Environment) -> None:
         """What `asyncio.run` does: when main has ended, end all else, then exit."""
         failure: BaseException | None = None
@@ -265,6 +277,11 @@ class Host:
     def waiting(self) -> list[str]:
         """What each task of the living process waits for."""
         return [f"{self.name}: {where(task)}" for task in self.loop.unfinished()] if self.loop else []
+
+    def forget_finished(self) -> None:
+        """Let go of tasks that have ended, so that a failure that nobody asked about is noticed."""
+        if self.loop is not None:
+            self.loop.forget_finished()
 
     def bury(self) -> None:
         """The world has ended."""

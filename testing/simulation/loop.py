@@ -242,14 +242,18 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             coro, name=name or f"{self._process.name}-{self._tasks_made}", context=context, **options
         )
         if len(self._tasks) >= self._look_at_tasks:
-            self._tasks = self.unfinished()
-            self._look_at_tasks = 64 + 2 * len(self._tasks)
+            self.forget_finished()
         self._tasks.append(task)
         return task
 
     def unfinished(self) -> list[asyncio.Task[Any]]:
         """Its tasks that have not ended, oldest first."""
         return [task for task in self._tasks if not task.done()]
+
+    def forget_finished(self) -> None:
+        """Let go of tasks that have ended."""
+        self._tasks = self.unfinished()
+        self._look_at_tasks = 64 + 2 * len(self._tasks)
 
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts

@@ -213,7 +213,7 @@ class Endpoint:
 
     def refuse(self) -> None:
         """Something arrived for a connection that is over."""
-        self.out.reset()
+        self.out.deny()
 
     def on_room(self) -> None:
         """The peer's kernel has acknowledged something."""

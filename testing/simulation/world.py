@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from zlib import crc32
 
 from tidelog.testing.simulation.determinism import deterministic
 from tidelog.testing.simulation.links import Conditions
@@ -42,6 +43,9 @@ class Inhabitant(Protocol):
     def waiting(self) -> list[str]:
         """What each of its tasks waits for."""
         ...
+
+    def forget_finished(self) -> None:
+        """Let go of tasks that have ended, so that a failure that nobody asked about is noticed."""
 
     def bury(self) -> None:
         """The world has ended."""
@@ -94,7 +98,7 @@ class World:
         """Events and turns so far."""
         self._expected: list[tuple[type[BaseException], re.Pattern[str]]] = []
         self._failure: WorldError | None = None
-        self._over = False
+        self._digest: str | None = None
 
     @property
     def now(self) -> float:
@@ -102,22 +106,26 @@ class World:
         return self.timeline.now
 
     def digest(self) -> str:
-        """A short name of all that has happened, and of what chance would bring next."""
-        self.trace.numbers.extend((self.now, self.rng.getstate()[1][-1], len(self.errors)))
-        return self.trace.digest()
+        """A short name of all that has happened, and of what chance would have brought next."""
+        if self._digest is not None:
+            return self._digest
+        chance = crc32(repr(self.rng.getstate()).encode())
+        return f"{self.trace.digest()}-{chance:08x}"
 
     @contextmanager
     def running(self) -> Iterator["World"]:
         """Run within this; at its end every host is cleared away, and errors that came up fail."""
-        assert not self._over, "a world runs once"
+        assert self._digest is None, "a world runs once"
         with deterministic(self.timeline):
             try:
                 yield self
                 # A task that failed unheard of is noticed when it is collected, at the latest now.
+                for host in self.hosts.values():
+                    host.forget_finished()
                 gc.collect()
                 self._fail_if_unexpected()
             finally:
-                self._over = True
+                self._digest = self.digest()
                 for host in self.hosts.values():
                     host.bury()
 

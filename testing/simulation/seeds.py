@@ -1,0 +1,66 @@
+"""Many worlds: the same scenario under one seed after the other, in as many processes as there are cores.
+
+What it keeps true: an outcome depends on the scenario, the seed and Python's minor version, and on nothing that ran
+before or beside it; a failing seed says all that is needed to see it again.
+"""
+
+import gc
+import multiprocessing
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from typing import NamedTuple, TypeAlias
+
+from tidelog.testing.simulation.world import World
+
+Scenario: TypeAlias = Callable[[World], object]
+"""Makes hosts in a world that is running, lets time pass, and raises if something is wrong. A function of a module, so
+that other processes find it by its name."""
+
+
+class Outcome(NamedTuple):
+    """How a seed ended."""
+
+    seed: int
+    digest: str
+    virtual_s: float
+    steps: int
+    counts: Mapping[str, int]
+    """What the scenario counted: a zero where something should have happened is a mistake in the scenario."""
+    failure: str | None
+    """What went wrong, with the last events."""
+
+
+def run_seed(scenario: Scenario, seed: int) -> Outcome:
+    """Run the scenario in the world of that seed."""
+    world = World(seed)
+    failure = None
+    try:
+        with world.running():
+            scenario(world)
+    except Exception as error:  # noqa: BLE001 -- whatever it is, it is how this seed ended
+        failure = _describe(world, error)
+    gc.collect()
+    return Outcome(seed, world.digest(), world.now, world.steps, dict(world.counts), failure)
+
+
+def run_seeds(scenario: Scenario, seeds: Iterable[int], *, processes: int = 2) -> Iterator[Outcome]:
+    """The outcomes of these seeds, in their order, as they come in."""
+    # A fresh process per worker: what a fork would inherit is no part of a seed.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, mp_context=context) as pool:
+        yield from pool.map(partial(run_seed, scenario), seeds)
+
+
+def _describe(world: World, error: Exception) -> str:
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return "\n".join(
+        [
+            f"seed {world.seed}, Python {version}, digest {world.digest()}, at {world.now:.6f} s",
+            *traceback.format_exception(error),
+            "the last events:",
+            str(world.trace),
+        ]
+    )
