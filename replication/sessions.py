@@ -8,15 +8,16 @@ What it keeps true (docs/REPLICATION.md; I-20, KAFKA-8052, KAFKA-9338):
 * A session is an optimisation: dropping all of them at any moment changes no outcome.
 * Every field that takes part in validation is part of what is kept; a request is never judged by an old one.
 * After an answer that may be lost both sides begin anew, for they may disagree about what was said.
+* A session belongs to the reader that opened it: what one replica has never counts as what another one has.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
 from tidelog.protocol.errors import FetchSessionIdNotFound, InvalidFetchSessionEpoch
 from tidelog.protocol.messages import NO_SESSION, PartitionFetch, PartitionFetched, PartitionIndex
-from tidelog.protocol.types import NO_OFFSET, Offset, TopicId
+from tidelog.protocol.types import NO_BROKER, NO_OFFSET, Offset, TopicId
 
 Place: TypeAlias = tuple[TopicId, int]
 """A partition as replicas name it: a re-created topic is another one."""
@@ -38,6 +39,7 @@ class Told(NamedTuple):
     """What a reader was told of a partition besides records."""
 
     high_watermark: Offset = NO_OFFSET
+    last_stable_offset: Offset = NO_OFFSET
     log_start: Offset = NO_OFFSET
     purge_floor: Offset = NO_OFFSET
 
@@ -52,6 +54,8 @@ class Session:
     session_id: int
     epoch: int
     used_ms: int
+    reader: Hashable = None
+    """Who opened it: nobody else continues it."""
     partitions: dict[Place, PartitionFetch] = field(default_factory=dict)
     told: dict[Place, Told] = field(default_factory=dict)
     first: int = 0
@@ -70,11 +74,11 @@ class Session:
     def worth_telling(self, entry: PartitionFetched) -> bool:
         """Whether the entry says anything that the reader does not know; and remember that it is told."""
         place = entry.topic_id, entry.index
-        told = Told(entry.high_watermark, entry.log_start, entry.purge_floor)
-        changed = self.told.get(place) != told
-        if entry.error or entry.diverging is not None:
+        if entry.error or entry.diverging is not None or entry.preferred_read_replica != NO_BROKER:
             self.told.pop(place, None)
             return True
+        told = Told(entry.high_watermark, entry.last_stable_offset, entry.log_start, entry.purge_floor)
+        changed = self.told.get(place) != told
         self.told[place] = told
         return changed or entry.records_size > 0
 
@@ -102,18 +106,25 @@ class FetchSessions:
         partitions: Iterable[PartitionFetch],
         forget: Iterable[PartitionIndex],
         now_ms: int,
+        *,
+        reader: Hashable = None,
     ) -> Session:
-        """The session that a request belongs to, brought up to date with it; id 0 when there is none to keep."""
+        """The session that a request belongs to, brought up to date with it; id 0 when there is none to keep.
+
+        `reader` tells readers apart as far as that matters: a replica by its id and registration, for what is
+        kept here is taken for what it has.
+        """
         asked = {(entry.topic_id, entry.index): entry for entry in partitions}
+        found = self._sessions.get(session_id)
+        if found is not None:
+            found = self._sessions.pop(session_id) if found.reader == reader else None
         if session_epoch in {NEW, NO_SESSION}:
-            self._sessions.pop(session_id, None)
-            session = Session(0, NEW, now_ms, asked)
+            session = Session(0, NEW, now_ms, reader, asked)
             if session_epoch == NEW and self._has_room(now_ms):
                 session.session_id, session.epoch = self._ids, 1
                 self._ids = next_epoch(self._ids)
                 self._sessions[session.session_id] = session
             return session
-        found = self._sessions.pop(session_id, None)
         if found is None:
             raise FetchSessionIdNotFound(f"fetch session {session_id} is not known")
         if session_epoch != found.epoch:
