@@ -266,7 +266,7 @@ class DataDirectory:
             starts = {other: one.log_start for other, one in self.logs.items()}
             self._prepare(LOG_STARTS, {**starts, partition: offset}).run()
         points = {other: one.recovery_point for other, one in self.logs.items()}
-        points[partition] = offset
+        points[partition] = min(points[partition], offset)
         self._prepare(RECOVERY_POINTS, points).run()
 
     def report_damage(self, what: str) -> None:

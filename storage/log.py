@@ -66,6 +66,7 @@ class Keeper(Protocol):
     def lower_recovery_point(self, log: "Log", offset: Offset) -> None:
         """Write durably that nothing at and behind `offset` is to be trusted, or missed when it is gone.
 
+        The point that was written may be lower already; it is never raised by this.
         `NoRoom` refuses the cut that this was for; anything else ends the process.
         """
         ...
@@ -125,11 +126,11 @@ class Log:
         return self._segments[-1].next_offset
 
     @property
-    @property
     def is_offline(self) -> bool:
         """Whether it failed in a way that only opening it again mends; a full disk is none."""
         return self._refusal is not None and not isinstance(self._refusal, DiskFull)
 
+    @property
     def is_flushing(self) -> bool:
         """Whether a flush is under way: truncations wait for its end."""
         return self._flushing is not None
@@ -183,7 +184,7 @@ class Log:
         group: list[tuple[int, BatchHeader]] = []
         while at < len(batches):
             header = self._checked(batches, MAX_BATCH_BYTES, at)
-            if header.base_offset != expected or not epoch <= header.leader_epoch <= leader_epoch:
+            if header.base_offset != expected or not max(epoch, 0) <= header.leader_epoch <= leader_epoch:
                 raise InvalidAppend(
                     f"{self}: a batch at offset {header.base_offset} of epoch {header.leader_epoch} does not "
                     f"continue offset {expected} of epoch {epoch} under leader epoch {leader_epoch}"
@@ -356,8 +357,8 @@ class Log:
 
     def close(self) -> None:
         """Make everything durable, producer state at the end included, and close the files."""
-        with suppress(NoRoom):  # the next start reads a little more
         assert not self.is_offline, f"{self} does not know what its last batches say"
+        with suppress(NoRoom):  # the next start reads a little more
             producer_snapshots.save(self.directory, self.producers, self.end_offset)
         producer_snapshots.remove_unneeded(
             self.directory, [segment.base_offset for segment in self._segments]

@@ -110,13 +110,13 @@ class Opening:
         contents = Contents(self._segments, epochs, replay.producers, log_start, durable, self._epochs_saved)
         self._log = Log(self._directory, self._config, self._keeper, contents)
 
-    def _last_epoch(self) -> Epoch:
-        """The epoch of the last batch that was taken."""
     def abandon(self) -> None:
         """The opening failed: give back what it has open."""
         for segment in self._segments:
             segment.close()
 
+    def _last_epoch(self) -> Epoch:
+        """The epoch of the last batch that was taken."""
         return next((segment.last_epoch for segment in reversed(self._segments) if segment.size), NO_EPOCH)
 
     def _segment(self, base: Offset) -> Segment:
@@ -301,8 +301,10 @@ class Opening:
                 f"{self._directory.path}/leader-epoch-checkpoint ends with epoch {epochs.latest}, "
                 f"the durable batches with {self._epoch_below}"
             )
-        if self._epoch_below == NO_EPOCH:
-            problem = None  # nothing was durable, so the file has nothing to know yet
+        elif problem is None and epochs.entries[0].start > log_start:
+            problem = CorruptCheckpoint(
+                f"{where} begins at offset {epochs.entries[0].start}, the log at {log_start}"
+            )
         if problem is not None:
             self.findings.problems.append(str(problem))
             epochs = yield from self._epochs_of_all_batches()

@@ -32,7 +32,7 @@ class Keeper:
 
     def lower_recovery_point(self, log: Log, offset: int) -> None:
         assert log.directory.path.endswith("orders-0")
-        self.write_recovery_point(offset)
+        self.write_recovery_point(min(offset, self.read_recovery_point()))
 
     def write_recovery_point(self, offset: int) -> None:
         write_whole(self.directory, "recovery-point", offset.to_bytes(8, "big"))

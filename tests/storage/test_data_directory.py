@@ -360,6 +360,12 @@ def test_what_was_cut_off_on_purpose_is_not_missed(crash: type[Crash]) -> None:
     assert node.data.logs[ORDERS].log_start == 7
 
 
+def test_a_cut_above_the_recovery_point_does_not_raise_it(node: Node) -> None:
+    node.fill(count=20)
+    node.data.logs[ORDERS].truncate_to(30, now_ms=0)
+    assert node.kill_and_start().report.found[ORDERS].verified_bytes == len(contents(node.data.logs[ORDERS]))
+
+
 @pytest.mark.parametrize("crash", [Killed, PowerCut])
 def test_a_crash_anywhere_in_a_life_leaves_a_directory_that_opens(crash: type[Crash]) -> None:
     """I-34: making, filling, cutting, removing and stopping, interrupted before every effect."""

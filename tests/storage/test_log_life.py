@@ -131,12 +131,10 @@ def recovery_that_does_not_verify_bodies(plant: pytest.MonkeyPatch) -> None:
 def truncation_that_keeps_the_recovery_point(plant: pytest.MonkeyPatch) -> None:
     """Then what is written behind the cut is believed without having been flushed (1.11 b)."""
 
-    def planted(self: Log, offset: Offset, now_ms: int) -> None:
+    def planted(self: Log, offset: Offset) -> None:
         self.recovery_point = min(self.recovery_point, offset)
-        truncate_to(self, offset, now_ms)
 
-    truncate_to = Log.truncate_to
-    plant.setattr(Log, "truncate_to", planted)
+    plant.setattr(Log, "_lower_recovery_point", planted)
 
 
 def truncation_that_keeps_old_indexes(plant: pytest.MonkeyPatch) -> None:
