@@ -32,7 +32,7 @@ from tidelog.protocol.errors import (
     StorageError,
     TidelogError,
 )
-from tidelog.protocol.types import NO_TIMESTAMP, Buffer, Epoch, Offset
+from tidelog.protocol.types import NO_EPOCH, NO_TIMESTAMP, Buffer, Epoch, Offset
 from tidelog.storage import producer_snapshots
 from tidelog.storage.config import MAX_BATCH_BYTES, LogConfig
 from tidelog.storage.epochs import LeaderEpochs
@@ -163,8 +163,8 @@ class Log:
             raise InvalidRecord(
                 f"a new batch of {header.last_offset_delta + 1} offsets has {header.record_count} records"
             )
-        if leader_epoch < self.epochs.latest:
-            raise InvalidAppend(f"{self}: epoch {leader_epoch} follows epoch {self.epochs.latest}")
+        if leader_epoch < max(self._latest_epoch, 0):
+            raise InvalidAppend(f"{self}: epoch {leader_epoch} follows epoch {self._latest_epoch}")
         known = self.producers.check(header)
         if isinstance(known, Duplicate):
             return Appended(known.first_offset, known.last_offset + 1, True)
@@ -180,7 +180,7 @@ class Log:
     def append_as_follower(self, batches: Buffer, leader_epoch: Epoch, now_ms: int) -> None:
         """Write a leader's batches as they are: all of them, or none when one does not continue this log."""
         self._check_writable()
-        expected, epoch, at = self.end_offset, self.epochs.latest, 0
+        expected, epoch, at = self.end_offset, self._latest_epoch, 0
         group: list[tuple[int, BatchHeader]] = []
         while at < len(batches):
             header = self._checked(batches, MAX_BATCH_BYTES, at)
@@ -193,6 +193,13 @@ class Log:
             expected, epoch = header.next_offset, header.leader_epoch
             at += header.size
         self._write(memoryview(batches), group, now_ms)
+
+    @property
+    def _latest_epoch(self) -> Epoch:
+        """Of the last batch, also where readers cannot get at it any more."""
+        if self.epochs.latest != NO_EPOCH:
+            return self.epochs.latest
+        return next((segment.last_epoch for segment in reversed(self._segments) if segment.size), NO_EPOCH)
 
     def _checked(self, batch: Buffer, max_bytes: int, at: int = 0) -> BatchHeader:
         header = read_header(batch, at)

@@ -210,7 +210,7 @@ class Opening:
         if self._verified_from is None:
             self._verified_from, self._epoch_below = segment.next_offset, epoch
         for position, header, batch in scan:
-            if header.base_offset != segment.next_offset or header.leader_epoch < epoch:
+            if header.base_offset != segment.next_offset or header.leader_epoch < max(epoch, 0):
                 break
             file.write_at(position, batch)
             segment.enter(position, header)
@@ -294,9 +294,14 @@ class Opening:
         batches that were verified.
         """
         entries, problem = read_leader_epochs(self._directory)
+        where = f"{self._directory.path}/leader-epoch-checkpoint"
+        durable_end = end if self._verified_from is None else self._verified_from
         epochs = LeaderEpochs(entries or ())
-        epochs.truncate_from_end(end if self._verified_from is None else self._verified_from)
-        if problem is None and epochs.latest != self._epoch_below:
+        epochs.truncate_from_end(durable_end)
+        if self._epoch_below == NO_EPOCH or log_start >= durable_end:
+            # No durable batch is readable: the file has nothing to know, and may be of a log before this one.
+            epochs, problem = LeaderEpochs(), None
+        elif problem is None and epochs.latest != self._epoch_below:
             problem = CorruptCheckpoint(
                 f"{self._directory.path}/leader-epoch-checkpoint ends with epoch {epochs.latest}, "
                 f"the durable batches with {self._epoch_below}"
@@ -313,19 +318,22 @@ class Opening:
                 epochs.assign(epoch, offset)
         epochs.truncate_from_start(log_start, end)
         if epochs.entries != (entries or ()):
-            try:
-                write_leader_epochs(
-                    self._directory, epochs.entries
-                )  # before anything raises the recovery point
-            except NoRoom as problem:
+            try:  # before anything raises the recovery point
+                write_leader_epochs(self._directory, epochs.entries)
+            except NoRoom as refused:
                 self._epochs_saved = False  # so nothing does, until a flush has written them
-                self.findings.problems.append(str(problem))
+                self.findings.problems.append(str(refused))
         return epochs
 
     def _epochs_of_all_batches(self) -> Generator[None, None, LeaderEpochs]:
         epochs = LeaderEpochs()
         for segment in self._segments:
             for count, (_, header) in enumerate(segment.headers_from(0)):
+                if header.leader_epoch < max(epochs.latest, 0):
+                    raise DamagedLog(
+                        f"{segment!r}: epoch {header.leader_epoch} at offset {header.base_offset} "
+                        f"follows epoch {epochs.latest}"
+                    )
                 epochs.assign(header.leader_epoch, header.base_offset)
                 if count % 256 == 0:
                     yield
