@@ -1,6 +1,16 @@
 """The benches there are, in the order of the page that explains them (docs/performance.md)."""
 
-from scripts.benches import append, codec, frames, opening, read, rpc
+from scripts.benches import append, codec, command, frames, machines, many, opening, read, rpc
 from scripts.benches.measure import Bench
 
-BENCHES: tuple[Bench, ...] = (codec.BENCH, append.BENCH, read.BENCH, rpc.BENCH, frames.BENCH, opening.BENCH)
+BENCHES: tuple[Bench, ...] = (
+    codec.BENCH,
+    append.BENCH,
+    read.BENCH,
+    rpc.BENCH,
+    frames.BENCH,
+    opening.BENCH,
+    command.BENCH,
+    machines.BENCH,
+    many.BENCH,
+)

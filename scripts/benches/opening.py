@@ -5,7 +5,7 @@ head, checksums and all, and a body of zeros that is a hole; opening reads nothi
 segment's last. Their indexes, and everything else there is beside a log, the product has made itself. The
 tenth is appended through the product with a flush every 64 MiB (DECISIONS 26), and the process "dies" with
 the largest tail that this allows: nothing is closed, nothing is saved. Pages are in the cache, as they are
-after a SIGKILL.
+after a SIGKILL, those of the tail not yet on the disk.
 
 A log is opened as a node does it: one step after the other, and the loop gets its turn when 2 ms are used up.
 The longest stall is what the product's `StallMeter` saw on that loop.
@@ -102,6 +102,7 @@ class Died:
         self.config = config
         self.recovery_point = 0
         self._beside: dict[str, bytes] = {}
+        self._tail = 0
 
     def live(self, log: Log, batches: list[bytearray], flushed: int, unflushed: int) -> None:
         """Append so many bytes with flushes, then so many without, and die."""
@@ -119,6 +120,7 @@ class Died:
                     log.flush()
                     log.recovery_point = log.durable_offset
         self.recovery_point = log.recovery_point
+        self._tail = unflushed
         self._keep()
 
     def _keep(self) -> None:
@@ -127,12 +129,18 @@ class Died:
         }
 
     def restore(self) -> None:
-        """Everything beside the batches as it was at the death."""
+        """Everything beside the batches as it was at the death, and the tail as little on the disk as then."""
         for path in self.directory.iterdir():
             if path.suffix != LOG and path.name not in self._beside:
                 path.unlink()
         for name, content in self._beside.items():
             (self.directory / name).write_bytes(content)
+        with max(self.directory.glob(f"*{LOG}")).open("r+b") as last:
+            begin = max(last.seek(0, os.SEEK_END) - self._tail, 0)
+            last.seek(begin)
+            tail = last.read()
+            last.seek(begin)
+            last.write(tail)
 
     def open(self) -> _Watched:
         """After the death."""

@@ -1,0 +1,204 @@
+"""scripts/bench measures everything it says, leaves nothing behind, and knows when its evidence is history."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripts.benches import evidence, table
+from scripts.benches.all import BENCHES
+from scripts.benches.measure import (
+    Bench,
+    Goal,
+    Measured,
+    Readings,
+    Round,
+    Row,
+    Settings,
+    Taken,
+    interleave,
+    run,
+)
+
+ROOT = Path(__file__).resolve().parents[1]
+BENCH = ROOT / "scripts/bench.py"
+ROW = Row("a row", "us", "figure", "reference", "by hand", Goal("ratio", False, 2.0, "this test"))
+
+
+def bench(*arguments: object) -> "subprocess.CompletedProcess[str]":
+    """Run it to its end."""
+    command = [sys.executable, str(BENCH), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+@contextmanager
+def begin_counting(_settings: Settings) -> Iterator[Round]:
+    """A bench whose figures are the numbers of its rounds."""
+
+    def take(number: int) -> Readings:
+        return {"figure": number, "reference": 2}
+
+    yield take
+
+
+COUNTING = Bench("counting", "counts", (ROW,), begin_counting)
+
+
+# ── rounds, ratios and goals ──────────────────────────────────────────────────────────────────────────
+
+
+def test_the_ratio_is_the_median_of_the_rounds_own_ratios() -> None:
+    taken = Taken(ROW, figures=[10, 200, 33], references=[10, 100, 11])
+    assert (taken.figure, taken.reference, taken.ratio) == (33, 11, 2)
+
+
+@pytest.mark.parametrize(("at_least", "bound", "met"), [(True, 3, False), (True, 2, True), (False, 1, False)])
+def test_a_goal_bounds_a_figure_or_a_ratio_from_one_side(at_least: bool, bound: float, met: bool) -> None:
+    assert Goal("figure", at_least, bound, "").met(2, 100) is met
+    assert Goal("ratio", at_least, bound, "").met(100, 2) is met
+
+
+def test_the_order_within_a_round_turns_from_round_to_round() -> None:
+    order: list[str] = []
+
+    def probe(name: str) -> Callable[[], float]:
+        def take() -> float:
+            order.append(name)
+            return 1.0
+
+        return take
+
+    probes = {name: probe(name) for name in "ab"}
+    assert [list(interleave(number, probes)) for number in (0, 1)] == [["a", "b"], ["a", "b"]]
+    assert order == ["a", "b", "b", "a"]
+
+
+def test_the_round_that_warms_up_is_not_counted(tmp_path: Path) -> None:
+    measured = run(COUNTING, Settings(tmp_path, rounds=3))
+    assert measured.rows[0].figures == [0, 1, 2]
+
+
+def test_a_missed_goal_stands_in_the_table() -> None:
+    measured = Measured(COUNTING, [Taken(ROW, [50], [10])], [0.5], 1)
+    assert "| a row | 50 us  | 10 (by hand)" in table.of(measured)
+    assert "| NO   |" in table.of(measured)
+
+
+def test_no_two_rows_of_a_bench_read_the_same() -> None:
+    assert len({one.name for one in BENCHES}) == len(BENCHES)
+    for one in BENCHES:
+        assert len({(row.figure, row.reference) for row in one.rows}) == len(one.rows)
+
+
+# ── evidence ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A repository in which a bench reaches one module of two."""
+    for path, source in {
+        "src/tidelog/__init__.py": "",
+        "storage/__init__.py": "",
+        "storage/log.py": "from tidelog.storage import index",
+        "storage/index.py": "x = 1",
+        "storage/other.py": "y = 1",
+        "scripts/benches/counting.py": "def begin():\n    from tidelog.storage.log import Log",
+    }.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(source)
+    return tmp_path
+
+
+def test_a_benchs_code_is_what_it_reaches_by_imports(tree: Path) -> None:
+    assert evidence.reached(["scripts.benches.counting"], tree) == {
+        "scripts/benches/counting.py",
+        "src/tidelog/__init__.py",
+        "storage/__init__.py",
+        "storage/index.py",
+        "storage/log.py",
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "counts"),
+    [("storage/index.py", False), ("scripts/benches/counting.py", False), ("storage/other.py", True)],
+)
+def test_evidence_counts_while_the_code_that_it_ran_is_unchanged(tree: Path, path: str, counts: bool) -> None:
+    modules = ["scripts.benches.counting"]
+    kept = {"modules": modules, "code": evidence.code(modules, tree), "rows": []}
+    file = tree / "evidence/bench.json"
+    evidence.append(file, {"date": "today", "commit": "c0ffee", "benches": {"counting": kept}})
+    assert [one.counts for one in evidence.standing(file, tree)] == [True]
+    (tree / path).write_text("z = 2")
+    assert evidence.standing(file, tree) == [evidence.Standing("today", "c0ffee", "counting", counts)]
+
+
+def test_a_kept_run_has_its_rounds_and_names_no_machine(tmp_path: Path) -> None:
+    measured = [Measured(BENCHES[0], [Taken(ROW, [3, 1, 2], [1, 1, 1])], [0.25], 4)]
+    kept = evidence.entry(measured, Settings(tmp_path, rounds=3), "scripts/bench", 4.2, ROOT)
+    row = kept["benches"][BENCHES[0].name]["rows"][0]
+    assert (row["median"], row["spread"], row["rounds"], row["met"]) == (2, [1, 3], [3, 1, 2], True)
+    told = json.dumps(kept)
+    assert set(kept["machine"]) == {"cores", "system", "architecture", "python", "packages"}
+    assert str(ROOT) not in told
+    assert str(tmp_path) not in told
+
+
+def test_the_evidence_that_is_kept_can_be_read() -> None:
+    file = ROOT / "docs/evidence/bench.json"
+    for one in evidence.standing(file, ROOT):
+        assert one.bench in {each.name for each in BENCHES}
+
+
+# ── the command ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.slow
+def test_every_bench_runs_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    done = bench("--quick", "--json", tmp_path / "run.json", "--directory", tmp_path / "disk")
+    assert (done.returncode, done.stderr) == (0, "")
+    taken: dict[str, Any] = json.loads((tmp_path / "run.json").read_text())["benches"]
+    for one in BENCHES:
+        assert [row["name"] for row in taken[one.name]["rows"]] == [row.name for row in one.rows]
+        assert f"\n{one.name}: " in done.stdout
+    assert not os.listdir(tmp_path / "disk")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_bench_that_is_interrupted_removes_what_it_made(tmp_path: Path, number: signal.Signals) -> None:
+    command = [sys.executable, str(BENCH), "rpc", "append", "--rounds", "1000", "--directory", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        while not any(tmp_path.glob("*/append")):
+            assert process.poll() is None
+        process.send_signal(number)
+        process.communicate(timeout=30)
+    assert process.returncode == 128 + number
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_server_of_a_bench_ends_with_its_stdin() -> None:
+    command = [sys.executable, str(ROOT / "scripts/benches/servers.py"), "product"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert int(process.stdout.readline()) > 0
+        process.communicate(timeout=30)
+    assert process.returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "said"), [(["no-such"], "there is no no-such"), (["--quick", "--record"], "no evidence")]
+)
+def test_what_cannot_be_measured_is_refused_in_a_line(arguments: list[str], said: str) -> None:
+    done = bench(*arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
