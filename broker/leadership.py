@@ -335,7 +335,7 @@ class Leadership:
     def _is_latest(self, alteration: Alteration) -> bool:
         return (
             self.pending is not None
-            and self._stage != "unsent"
+            and self._stage == "sent"  # what was decided stays decided
             and alteration.alter_seq == self._alter_seq
             and alteration.partition_epoch == self.state.partition_epoch
         )

@@ -42,7 +42,7 @@ class Brokers:
 
 
 class Led:
-    """A partition that broker 1 leads since time 0, from `end` on."""
+    """A partition that broker 1 leads since `now_ms`, from `end` on."""
 
     def __init__(
         self,
@@ -53,10 +53,11 @@ class Led:
         durable: Offset | None = None,
         hwm: Offset = 0,
         brokers: Brokers | None = None,
+        now_ms: int = 0,
         **state: Any,
     ) -> None:
         self.brokers = brokers or Brokers()
-        self.now_ms = 0
+        self.now_ms = now_ms
         about: dict[str, Any] = {"leader_epoch": EPOCH, "min_isr": 2, **state}
         self.leader = Leadership(
             self.brokers.around(),
@@ -64,7 +65,7 @@ class Led:
             end_offset=end,
             durable_offset=end if durable is None else durable,
             high_watermark=hwm,
-            now_ms=0,
+            now_ms=now_ms,
         )
 
     @property

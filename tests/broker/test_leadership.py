@@ -490,6 +490,15 @@ def test_after_success_the_proposal_is_pending_until_the_metadata_log_brings_it(
     assert (led.leader.state.isr, led.proposed) == ((1, 2, 3), None)
 
 
+def test_what_was_accepted_stays_so_whatever_is_said_of_it_later() -> None:
+    led = outside()
+    led.fetch(3, 10)
+    sent = led.send()
+    led.leader.accepted(sent)
+    led.refused(sent, errors.IneligibleReplica)
+    assert led.proposed == (1, 2, 3)
+
+
 def test_a_refusal_of_an_older_sending_leaves_the_proposal() -> None:
     """D3: the newer one may have been applied."""
     led = outside()
