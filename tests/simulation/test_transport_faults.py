@@ -178,7 +178,7 @@ def test_closing_sends_what_was_answered_and_leaves_nothing(node: Node) -> None:
 
 def test_a_stall_is_measured_in_virtual_time(node: Node) -> None:
     async def measure() -> float:
-        meter = StallMeter()
+        meter = StallMeter(every_ms=20)
         meter.start()
         await asyncio.sleep(10)
         meter.stop()
