@@ -130,7 +130,7 @@ def check_body(buffer: Buffer, header: BatchHeader, at: int = 0) -> None:
         )
     if crc32c(memoryview(buffer)[at + _BODY_AT : end]) != header.body_crc:
         raise CorruptMessage(f"the batch at offset {header.base_offset} does not match its checksum")
-    if not 0 <= header.record_count <= header.last_offset_delta + 1:
+    if header.last_offset_delta < 0 or not 0 <= header.record_count <= header.last_offset_delta + 1:
         raise CorruptMessage(
             f"the batch at offset {header.base_offset} counts {header.record_count} records "
             f"in {header.last_offset_delta + 1} offsets"

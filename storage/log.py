@@ -222,6 +222,7 @@ class Log:
             while (
                 last < len(group)
                 and segment.size + self._end(group[last]) - start <= self.config.segment_bytes
+                and group[last][1].last_offset - segment.base_offset <= MAX_RELATIVE_OFFSET
             ):
                 last += 1
             self._write_to(segment, batches[start : self._end(group[last - 1])], group[first:last], now_ms)
@@ -299,12 +300,24 @@ class Log:
             old.seal()
             new.create()
         except OSError as error:
+            self._discard(new)
             raise _refusal(f"{self} could not begin a segment: {error.strerror}", error) from error
         self._segments.append(new)
         self._unflushed.append(old)
         self._snapshots.append((new.base_offset, self.producers.snapshot()))
         self._names_changed = True
         return new
+
+    def _discard(self, segment: Segment) -> None:
+        """Remove what is there of a segment that could not be begun.
+
+        The one before it goes on, and a file that begins within it would cut it off at the next opening.
+        """
+        try:
+            if self.directory.exists(segment.name):
+                segment.remove()
+        except OSError as worse:
+            self._keeper.halt(f"remove {segment!r}, which could not be begun", worse)
 
     # ── flushing ──────────────────────────────────────────────────────────────────────────────────
 
@@ -410,7 +423,10 @@ class Log:
 
     def offset_for_time(self, timestamp: int) -> OffsetAndTime | None:
         """The first record, from log_start on, with that timestamp or a later one; None when there is none."""
-        return first_at_or_after(self._segments, timestamp, self.log_start)
+        try:
+            return first_at_or_after(self._segments, timestamp, self.log_start)
+        except OSError as error:
+            raise StorageError(f"{self} could not be read by time: {error.strerror}") from error
 
     # ── cutting ───────────────────────────────────────────────────────────────────────────────────
 

@@ -53,7 +53,7 @@ class Findings:
 def _bases(directory: Directory) -> list[Offset]:
     """The base offsets of the segments that there are, lowest first."""
     stems = (name.removesuffix(LOG) for name in directory.names() if name.endswith(LOG))
-    return sorted(int(stem) for stem in stems if len(stem) == 20 and stem.isdecimal())
+    return sorted(int(stem) for stem in stems if len(stem) == 20 and stem.isascii() and stem.isdecimal())
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ head with an unknown magic is no damage but a newer format, and that is raised (
 """
 
 from collections.abc import Iterator
+from typing import Protocol
 
 from tidelog.protocol.batch import HEADER_SIZE, BatchHeader, check_body, read_header
 from tidelog.protocol.errors import CorruptMessage
 from tidelog.storage.config import MAX_BATCH_BYTES
-from tidelog.storage.files import File
 
 SLICE = 256 << 10
 """Bytes read at once: large enough for speed, small enough not to hold up an event loop."""
@@ -21,7 +21,7 @@ class Scan:
     __slots__ = ("_bodies", "_end", "_file", "_slice", "position", "problem")
 
     def __init__(
-        self, file: File, position: int, end: int, *, bodies: bool, slice_bytes: int = SLICE
+        self, file: Readable, position: int, end: int, *, bodies: bool, slice_bytes: int = SLICE
     ) -> None:
         self._file = file
         self._end = end

@@ -111,6 +111,10 @@ class Segment:
             self._file = self._directory.open(self.name)
         return self._file
 
+    def read_at(self, position: int, length: int) -> bytes:
+        """Bytes of the file, which may have been closed since the last call."""
+        return self.file().read_at(position, length)
+
     def indexes(self) -> tuple[SparseIndex, SparseIndex]:
         """The offset and the time index, reaching to the end of the segment."""
         self._open.use(self)
@@ -379,7 +383,7 @@ class Segment:
         offsets, _ = self.indexes()
         entry = offsets.floor(offset - self.base_offset)
         start = offsets.values[entry] if entry >= 0 else 0
-        scan = Scan(self.file(), start, self.size, bodies=False, slice_bytes=_LOOKUP_BYTES)
+        scan = Scan(self, start, self.size, bodies=False, slice_bytes=_LOOKUP_BYTES)
         before: tuple[int, BatchHeader] | None = None
         for position, header, _ in scan:
             if header.last_offset >= offset:
@@ -407,7 +411,7 @@ class Segment:
         )
         end, next_offset = 0, offset
         try:
-            while end + HEADER_SIZE <= len(data):
+            while end + HEADER_SIZE <= len(data) or not end:
                 header = read_header(data, end)
                 size = header.length + 12
                 if end + size > len(data):
@@ -432,7 +436,7 @@ class Segment:
         _, times = self.indexes()
         before = bisect_left(times.keys, timestamp) - 1
         start = self.position_of(self.base_offset + times.values[before] + 1) if before >= 0 else 0
-        scan = Scan(self.file(), start, self.size, bodies=False)
+        scan = Scan(self, start, self.size, bodies=False)
         for position, header, _ in scan:
             if header.max_timestamp >= timestamp:
                 yield self._batch_at(position, header)
@@ -449,7 +453,7 @@ class Segment:
 
     def headers_from(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
         """The position and header of each batch from that byte on."""
-        scan = Scan(self.file(), position, self.size, bodies=False)
+        scan = Scan(self, position, self.size, bodies=False)
         for at, header, _ in scan:
             yield at, header
         if scan.problem is not None:

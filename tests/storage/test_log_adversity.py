@@ -1,12 +1,15 @@
 """What goes wrong in the middle of something: the log stays what it was, or says that it is not served."""
 
+import errno
+
 import pytest
 
-from tests.storage.logs import SMALL, Host, batch, contents, offsets, placed
-from tidelog.protocol.batch import read_header
-from tidelog.protocol.errors import DamagedLog, DiskFull, StorageError
+from tests.storage.logs import SMALL, Host, Keeper, batch, contents, offsets, placed
+from tidelog.protocol.batch import build, read_header, stamp
+from tidelog.protocol.errors import CorruptMessage, DamagedLog, DiskFull, InvalidRecord, StorageError
 from tidelog.storage.config import LogConfig
 from tidelog.storage.producer_snapshots import snapshot_name, snapshot_offsets
+from tidelog.storage.recovery import Checkpointed, Opening
 
 ONE_SEGMENT = LogConfig(index_interval_bytes=200)
 
@@ -231,3 +234,111 @@ def test_a_stop_on_a_full_disk_loses_no_more_than_a_snapshot() -> None:
     host.disk.kill()
     assert host.open(clean=True).damage == []
     assert host.log.end_offset == 10
+
+
+# ── batches that no client of ours makes ──────────────────────────────────────────────────────────
+
+
+def test_a_batch_without_records_is_refused() -> None:
+    """It would stand in the log without moving its end, and the next batch would have its offset."""
+    host = filled(1)
+    nothing = build(b"", last_offset_delta=-1, record_count=0, base_timestamp=0, max_timestamp=0)
+    with pytest.raises((InvalidRecord, CorruptMessage)):
+        host.log.append(nothing, 2, now_ms=0)
+    stamp(nothing, 2, 2)
+    with pytest.raises(CorruptMessage):
+        host.log.append_as_follower(nothing, 2, now_ms=0)
+    assert host.log.end_offset == 2
+
+
+def thin(offset: int) -> bytearray:
+    """What compaction may leave of very many records."""
+    made = build(b"", last_offset_delta=2**31 - 1, record_count=0, base_timestamp=0, max_timestamp=0)
+    stamp(made, offset, 0)
+    return made
+
+
+def test_offsets_that_an_index_cannot_hold_begin_a_segment() -> None:
+    host = Host(config=LogConfig(index_interval_bytes=0))
+    host.log.append_as_follower(b"".join(thin(number << 31) for number in range(4)), 0, now_ms=0)
+    assert [segment.base_offset >> 31 for segment in host.log.segments] == [0, 1, 2, 3]
+    host.kill_and_open()
+    assert host.log.end_offset == 4 << 31
+
+
+def test_offsets_that_do_not_fit_a_segment_end_the_log_before_them() -> None:
+    host = Host(config=LogConfig(index_interval_bytes=0))
+    host.log.append_as_follower(thin(0), 0, now_ms=0)
+    host.log.segments[0].write(thin(1 << 31))
+    assert host.kill_and_open().torn_bytes == len(thin(0))
+    assert host.log.end_offset == 1 << 31
+
+
+# ── a file that is not what it was ────────────────────────────────────────────────────────────────
+
+
+def test_bytes_that_are_gone_are_damage_and_not_the_end() -> None:
+    """A reader that got nothing would ask again for ever."""
+    host = filled(12)
+    one = len(batch(2))
+    for cut in (5 * one + 70, 5 * one + 10, 5 * one):
+        host.log.read(8, 1)  # where 10 begins is known now, without a look
+        host.log.segments[0].file().truncate(cut)
+        with pytest.raises(DamagedLog):
+            host.log.read(10, 1000)
+        assert offsets(host.log.read(0, 2 * one).data) == [0, 2]
+
+
+def test_a_time_that_cannot_be_looked_up_is_a_storage_error() -> None:
+    host = filled(5)
+    host.disk.fail_reads(path(host), 0, 1000)
+    with pytest.raises(StorageError, match="could not be read"):
+        host.log.offset_for_time(1000)
+
+
+def test_a_roll_that_fails_leaves_no_file_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A smaller batch goes into the old segment, and the empty one would cut it off at the next start."""
+    host = filled(6, SMALL)
+    before = host.directory.names()
+
+    def broken(*_: object) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(type(host.log.segments[0].file()), "truncate", broken)
+    with pytest.raises(StorageError, match="could not begin"):
+        host.log.append(batch(8), 2, now_ms=0)
+    monkeypatch.undo()
+    assert [name for name in host.directory.names() if name.endswith(".log")] == before[:1]
+    host.log.append(batch(size=1), 2, now_ms=0)
+    host.flush()
+    assert host.kill_and_open().damage == []
+    assert host.log.end_offset == 13
+
+
+# ── taking turns ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_walk_goes_on_when_its_segment_was_let_go_meanwhile() -> None:
+    """Between two steps of an opening, another log may need the file."""
+    host = Host(config=ONE_SEGMENT)
+    for _ in range(5):
+        host.log.append(batch(size=5000), 0, now_ms=0)
+    segment, found = host.log.segments[0], []
+    for _, header in segment.headers_from(0):
+        found.append(header.base_offset)
+        segment.let_go()
+    assert found == [0, 1, 2, 3, 4]
+
+
+def test_an_opening_goes_on_when_its_segments_are_let_go_meanwhile() -> None:
+    host = filled(900)
+    whole = contents(host.log)
+    host.disk.kill()
+    root = host.disk.open_directory("/data")
+    keeper = Keeper(root)
+    opening = Opening(root.directory("orders-0"), ONE_SEGMENT, keeper, Checkpointed(900))
+    for _ in opening.steps(now_ms=0):
+        for segment in opening._segments:
+            segment.let_go()
+    assert contents(opening.log) == whole
+    assert keeper.damage == []
