@@ -40,6 +40,7 @@ from tidelog.storage.files import FULL, Directory, NoRoom
 from tidelog.storage.flushing import Flush
 from tidelog.storage.open_segments import OpenSegments
 from tidelog.storage.producers import Duplicate, Producers
+from tidelog.storage.scan import BATCHES_PER_STEP
 from tidelog.storage.segment import MAX_RELATIVE_OFFSET, Segment, Slice
 from tidelog.storage.times import OffsetAndTime, first_at_or_after
 
@@ -538,7 +539,7 @@ class ProducerReplay:
                 if header.base_offset >= self._end:
                     return
                 self.producers.apply(header, now_ms)
-                if count % 256 == 0:
+                if count % BATCHES_PER_STEP == 0:
                     yield
 
 

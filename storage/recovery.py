@@ -28,8 +28,8 @@ from tidelog.storage.config import LogConfig
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.files import TEMPORARY, Directory, NoRoom
 from tidelog.storage.log import Contents, Keeper, Log, ProducerReplay
-from tidelog.storage.scan import SLICE, Scan
-from tidelog.storage.segment import INDEX, LOG, TIME_INDEX, Segment
+from tidelog.storage.scan import BATCHES_PER_STEP, SLICE, Scan
+from tidelog.storage.segment import INDEX, LOG, MAX_RELATIVE_OFFSET, TIME_INDEX, Segment
 
 SET_ASIDE: Final = ".corrupt"
 """The ending of bytes that recovery took out of a log and kept for the operator."""
@@ -203,23 +203,29 @@ class Opening:
 
     def _verify(self, segment: Segment) -> Iterator[None]:
         """Check what was not durable, batch by batch, and write it again: reading it back proves nothing."""
-        file, start = segment.file(), segment.size
-        scan = Scan(file, start, file.size(), bodies=True)
-        breath = start + SLICE
+        start = segment.size
+        scan = Scan(segment, start, segment.file().size(), bodies=True)
+        batches: list[memoryview] = []
+        written = start
         epoch = self._last_epoch()
         if self._verified_from is None:
             self._verified_from, self._epoch_below = segment.next_offset, epoch
         for position, header, batch in scan:
             if header.base_offset != segment.next_offset or header.leader_epoch < max(epoch, 0):
                 break
-            file.write_at(position, batch)
+            if header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
+                break
+            batches.append(batch)
             segment.enter(position, header)
             if header.leader_epoch > epoch or not self._verified_epochs:
                 epoch = header.leader_epoch
                 self._verified_epochs.append((epoch, header.base_offset))
-            if position >= breath:
-                breath = position + SLICE
+            if segment.size - written >= SLICE or len(batches) == BATCHES_PER_STEP:
+                segment.file().write_at(written, *batches)
+                batches.clear()
+                written = segment.size
                 yield
+        segment.file().write_at(written, *batches)
         self.findings.verified_bytes += segment.size - start
         self._flushed(segment)
 
@@ -303,8 +309,7 @@ class Opening:
             epochs, problem = LeaderEpochs(), None
         elif problem is None and epochs.latest != self._epoch_below:
             problem = CorruptCheckpoint(
-                f"{self._directory.path}/leader-epoch-checkpoint ends with epoch {epochs.latest}, "
-                f"the durable batches with {self._epoch_below}"
+                f"{where} ends with epoch {epochs.latest}, the durable batches with {self._epoch_below}"
             )
         elif problem is None and epochs.entries[0].start > log_start:
             problem = CorruptCheckpoint(
@@ -335,6 +340,6 @@ class Opening:
                         f"follows epoch {epochs.latest}"
                     )
                 epochs.assign(header.leader_epoch, header.base_offset)
-                if count % 256 == 0:
+                if count % BATCHES_PER_STEP == 0:
                     yield
         return epochs

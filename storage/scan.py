@@ -14,6 +14,17 @@ from tidelog.storage.config import MAX_BATCH_BYTES
 SLICE = 256 << 10
 """Bytes read at once: large enough for speed, small enough not to hold up an event loop."""
 
+BATCHES_PER_STEP = 256
+"""Batches looked at before an event loop gets its turn: a slice may hold thousands of small ones."""
+
+
+class Readable(Protocol):
+    """Bytes at positions: a file, or a segment that opens its file whenever it must."""
+
+    def read_at(self, position: int, length: int) -> bytes:
+        """The bytes from `position` on: `length` of them, or fewer where there are no more."""
+        ...
+
 
 class Scan:
     """Iterates over (position, header, batch); `batch` is empty unless bodies are asked for and verified."""

@@ -19,7 +19,7 @@ from tidelog.protocol.types import NO_EPOCH, NO_TIMESTAMP, Buffer, Offset
 from tidelog.storage.files import Directory, File
 from tidelog.storage.index import OFFSETS, TIMES, SparseIndex
 from tidelog.storage.open_segments import OpenSegments
-from tidelog.storage.scan import SLICE, Scan
+from tidelog.storage.scan import BATCHES_PER_STEP, Scan
 
 LOG: Final = ".log"
 INDEX: Final = ".index"
@@ -232,17 +232,15 @@ class Segment:
         """Enter the batches from `size` up to the byte `end`, or up to the first at or behind `below`."""
         if below is not None and self.next_offset >= below:
             return
-        scan = Scan(self.file(), self.size, end, bodies=False)
-        breath = self.size + SLICE
-        for position, header, _ in scan:
+        scan = Scan(self, self.size, end, bodies=False)
+        for count, (position, header, _) in enumerate(scan, 1):
             if header.base_offset != self.next_offset:
                 self.check_last()  # of the two, it may be the one that is not what it was
                 raise self._damaged(position, _out_of_place(header, self.next_offset))
             self.enter(position, header)
             if below is not None and self.next_offset >= below:
                 return
-            if position >= breath:
-                breath = position + SLICE
+            if count % BATCHES_PER_STEP == 0:
                 yield position
         if scan.problem is not None:
             raise self._damaged(scan.position, scan.problem)
