@@ -20,6 +20,15 @@ from tidelog.testing.simulation.timeline import Timeline
 Kind: TypeAlias = Literal["data", "end", "reset"]
 
 
+class Station(Protocol):
+    """What a flow needs to know of the hosts at its ends."""
+
+    powered: bool
+    """Whether it has power."""
+    name: str
+    """What links call it."""
+
+
 class End(Protocol):
     """What a flow needs to know of the sockets at its ends."""
 
@@ -27,13 +36,8 @@ class End(Protocol):
     """Whether the kernel has forgotten the connection, or will say no more on it."""
 
     @property
-    def host(self) -> str:
-        """The host's name."""
-        ...
-
-    @property
-    def powered(self) -> bool:
-        """Whether the host has power."""
+    def machine(self) -> Station:
+        """Its host."""
         ...
 
     def on_room(self) -> None:
@@ -54,6 +58,7 @@ class Flow:
 
     __slots__ = (
         "_abandoned",
+        "_back",
         "_ending",
         "_expected",
         "_free_at",
@@ -61,7 +66,10 @@ class Flow:
         "_links",
         "_lost_acks",
         "_patience",
+        "_sender",
+        "_taker",
         "_timeline",
+        "_way",
         "ended",
         "held",
         "in_flight",
@@ -79,6 +87,10 @@ class Flow:
         self.number = number
         self.source = source
         self.target = target
+        self._sender = source.machine
+        self._taker = target.machine
+        self._way = (self._sender.name, self._taker.name)
+        self._back = (self._taker.name, self._sender.name)
         self.in_flight: deque[tuple[float, bytes, Kind]] = deque()
         self.received = bytearray()
         self.ended = False
@@ -154,7 +166,7 @@ class Flow:
 
     def _put(self, payload: bytes, kind: Kind) -> None:
         timeline = self._timeline
-        delay, occupied = self._links.delay(self.source.host, self.target.host, len(payload))
+        delay, occupied = self._links.delay(self._way, len(payload))
         self._free_at = max(self._free_at, timeline.now) + occupied
         self._last_arrival = max(self._last_arrival, self._free_at + delay)
         self.in_flight.append((self._last_arrival, payload, kind))
@@ -177,7 +189,7 @@ class Flow:
     @property
     def blocked(self) -> bool:
         """Whether nothing arrives now."""
-        return self.held or not self.target.powered or self._links.is_cut(self.source.host, self.target.host)
+        return self.held or not self._taker.powered or self._way in self._links.cuts
 
     def poke(self) -> None:
         """Plan the next arrival."""
@@ -215,7 +227,7 @@ class Flow:
                 # A closed window: `take` plans the next arrival.
                 return
             self.in_flight.popleft()
-            self._timeline.note(self.target.host, kind, self.number, len(payload), crc32(payload))
+            self._timeline.note(self._taker.name, kind, self.number, len(payload), crc32(payload))
             self._deliver(payload, kind)
 
     def _deliver(self, payload: bytes, kind: Kind) -> None:
@@ -235,7 +247,7 @@ class Flow:
             target.on_arrival()
 
     def _acknowledgements_lost(self) -> bool:
-        return not self.source.powered or self._links.is_cut(self.target.host, self.source.host)
+        return not self._sender.powered or self._back in self._links.cuts
 
     def _acknowledge(self, size: int) -> None:
         self._lost_acks += size

@@ -139,7 +139,7 @@ class Host:
             self.name,
             self.machine.address,
             self.disk.open_directory(),
-            self.disk.open_directory,
+            partial(self._open_directory, loop),
             self.clock,
             self.boot_id,
             self.life,
@@ -222,6 +222,12 @@ class Host:
         if not self.powered:
             self.boot()
         self.start(main)
+
+    def _open_directory(self, loop: SimulatedLoop, path: str) -> Directory:
+        if self.loop is not loop:
+            # To mount begins the disk's next life, and that is not for the last one's dead.
+            raise Halted(f"{self.name} is dead")
+        return self.disk.open_directory(path)
 
     def _end(self, reason: str) -> None:
         self._reason = reason

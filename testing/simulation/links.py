@@ -5,8 +5,12 @@ that is sent from then on.
 """
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from tidelog.testing.simulation.timeline import Timeline
+
+Way: TypeAlias = tuple[str, str]
+"""From which host to which, by their names."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,46 +45,39 @@ class Conditions:
 class Links:
     """Which host reaches which, and how fast."""
 
-    __slots__ = ("_cuts", "_slow", "_timeline", "conditions")
+    __slots__ = ("_slow", "_timeline", "conditions", "cuts")
 
     def __init__(self, timeline: Timeline, conditions: Conditions) -> None:
         self.conditions = conditions
+        self.cuts: dict[Way, None] = {}
+        """The ways on which nothing gets through."""
         self._timeline = timeline
-        self._cuts: dict[tuple[str, str], None] = {}
-        self._slow: dict[tuple[str, str], tuple[tuple[float, float], float]] = {}
+        self._slow: dict[Way, tuple[tuple[float, float], float]] = {}
 
-    def cut(self, source: str, target: str) -> None:
-        """From now on nothing gets from the one to the other."""
-        self._cuts[source, target] = None
+    def cut(self, way: Way) -> None:
+        """From now on nothing gets through."""
+        assert way[0] != way[1], f"{way[0]} always reaches itself"
+        self.cuts[way] = None
 
-    def mend(self, source: str, target: str) -> None:
+    def mend(self, way: Way) -> None:
         """Undo `cut`."""
-        self._cuts.pop((source, target), None)
+        self.cuts.pop(way, None)
 
-    def is_cut(self, source: str, target: str) -> bool:
-        """Whether nothing gets from the one to the other."""
-        return bool(self._cuts) and source != target and (source, target) in self._cuts
+    def slow(self, way: Way, latency_ms: tuple[float, float], bytes_per_s: float = float("inf")) -> None:
+        """Let it take so long, and carry no more than that."""
+        self._slow[way] = (latency_ms, bytes_per_s)
 
-    def cuts(self) -> list[tuple[str, str]]:
-        """All that is cut, in the order of cutting."""
-        return list(self._cuts)
-
-    def slow(
-        self, source: str, target: str, latency_ms: tuple[float, float], bytes_per_s: float = float("inf")
-    ) -> None:
-        """Let that direction take so long, and carry no more than that."""
-        self._slow[source, target] = (latency_ms, bytes_per_s)
-
-    def quicken(self, source: str, target: str) -> None:
+    def quicken(self, way: Way) -> None:
         """Undo `slow`."""
-        self._slow.pop((source, target), None)
+        self._slow.pop(way, None)
 
-    def delay(self, source: str, target: str, size: int = 0) -> tuple[float, float]:
+    def delay(self, way: Way, size: int = 0) -> tuple[float, float]:
         """How long the next segment is under way, and how long it occupies the way for the one behind it."""
-        if self._slow and (slow := self._slow.get((source, target))):
+        if self._slow and (slow := self._slow.get(way)):
             latency_ms, bytes_per_s = slow
             return self._timeline.skewed(latency_ms) / 1000, size / bytes_per_s
-        bounds = self.conditions.loopback_ms if source == target else self.conditions.latency_ms
+        conditions = self.conditions
+        bounds = conditions.loopback_ms if way[0] == way[1] else conditions.latency_ms
         return self._timeline.skewed(bounds) / 1000, 0.0
 
     def retransmission(self) -> float:

@@ -93,13 +93,13 @@ class Endpoint:
     """One end of a connection."""
 
     __slots__ = (
-        "_machine",
         "_on_over",
         "_rng",
         "address",
         "closed",
         "error",
         "into",
+        "machine",
         "out",
         "peer",
         "watcher",
@@ -116,7 +116,7 @@ class Endpoint:
         timeline: Timeline,
         on_over: Callable[[], None],
     ) -> None:
-        self._machine = machine
+        self.machine = machine
         self._rng = timeline.rng
         self._on_over = on_over
         self.address = address
@@ -125,16 +125,6 @@ class Endpoint:
         self.error: OSError | None = None
         self.watcher: Watcher | None = None
         machine.endpoints[self] = None
-
-    @property
-    def host(self) -> str:
-        """The host's name."""
-        return self._machine.name
-
-    @property
-    def powered(self) -> bool:
-        """Whether the host has power."""
-        return self._machine.powered
 
     # ── what the process calls ─────────────────────────────────────────────────────────────────────
 
@@ -227,7 +217,7 @@ class Endpoint:
 
     def _forget(self) -> None:
         self.closed = True
-        self._machine.endpoints.pop(self, None)
+        self.machine.endpoints.pop(self, None)
 
     def _tell_death(self) -> None:
         if self.watcher is not None:
@@ -302,7 +292,7 @@ class Connection:
     @property
     def hosts(self) -> tuple[str, str]:
         """The names of both hosts, the client's first."""
-        return self.client.host, self.server.host
+        return self.client.machine.name, self.server.machine.name
 
     def reset(self) -> None:
         """Something on the way resets the connection: both ends hear of it at once."""

@@ -10,7 +10,7 @@ What it keeps true:
 
 import random
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heappush
 from itertools import count
 from typing import Any, Protocol, TypeAlias
 
@@ -57,6 +57,7 @@ class Timeline:
         self.current: Process | None = None
         """The process whose code is running, if it is any's."""
         self.heap: list[_Planned] = []
+        """What is planned: its first is what happens next. The world takes it."""
         self._count = count()
 
     def at(self, when: float, action: Callable[..., object], *args: object) -> None:
@@ -65,14 +66,8 @@ class Timeline:
 
     def turn_at(self, when: float, turn: Callable[[], object]) -> None:
         """Let a host have its turn then. Of several at one moment, chance picks the first."""
+        assert when >= self.now, f"a turn at {when}, and it is {self.now} already"
         heappush(self.heap, (when, self.rng.random(), next(self._count), turn, ()))
-
-    def step(self) -> None:
-        """Let the next thing happen."""
-        when, _, _, action, args = heappop(self.heap)
-        assert when >= self.now, f"time went back from {self.now} to {when}"
-        self.now = when
-        action(*args)
 
     def note(self, host: str, what: str, *details: Detail) -> None:
         """Write an event down."""

@@ -121,7 +121,11 @@ class SimulatedTransport(asyncio.Transport):
 
     def _may_read(self) -> bool:
         # Paused, a broken connection is not noticed; closing, only what was written counts.
-        return self.is_reading() and not self._eof_read and self._endpoint.readable
+        return (
+            self._reading
+            and not (self._paused or self._closing or self._eof_read)
+            and self._endpoint.readable
+        )
 
     def _start_reading(self) -> None:
         self._reading = True

@@ -15,7 +15,6 @@ What it keeps true:
 
 import asyncio
 import gc
-import math
 import random
 import re
 from asyncio import _get_running_loop as get_running_loop
@@ -23,6 +22,7 @@ from asyncio import _set_running_loop as set_running_loop
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from heapq import heappop
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from zlib import crc32
 
@@ -35,6 +35,7 @@ from tidelog.testing.simulation.trace import Trace
 T = TypeVar("T")
 
 _FOLD_EVERY: Final = 1024
+_PATIENCE_S: Final = 3600.0
 
 
 class Inhabitant(Protocol):
@@ -139,8 +140,12 @@ class World:
         """Let everything happen for so long."""
         self.run(self.now + seconds)
 
-    def run_until(self, condition: Callable[[], object], deadline: float = math.inf) -> None:
-        """Let things happen until the condition holds, which is looked at after each of them."""
+    def run_until(self, condition: Callable[[], object], deadline: float | None = None) -> None:
+        """Let things happen until the condition holds, which is looked at after each of them.
+
+        The deadline is a time; by default it is in an hour, since a heartbeat keeps a world alive for ever.
+        """
+        deadline = self.now + _PATIENCE_S if deadline is None else deadline
         if self._advance(deadline, condition):
             return
         waiting = "\n  ".join(line for host in self.hosts.values() for line in host.waiting())
@@ -148,7 +153,7 @@ class World:
             raise NotReached(f"seed {self.seed}: not reached by {deadline} s; waiting:\n  {waiting}")
         raise Deadlock(f"seed {self.seed}: nothing is due at {self.now:.6f} s; waiting:\n  {waiting}")
 
-    def result(self, task: "asyncio.Future[T]", deadline: float = math.inf) -> T:
+    def result(self, task: "asyncio.Future[T]", deadline: float | None = None) -> T:
         """What the task returns or raises."""
         self.run_until(task.done, deadline)
         return task.result()
@@ -164,7 +169,8 @@ class World:
                     return True
                 if not heap or heap[0][0] > until:
                     break
-                timeline.step()
+                timeline.now, _, _, action, args = heappop(heap)
+                action(*args)
                 self.steps += 1
                 if not self.steps % _FOLD_EVERY:
                     self.trace.fold()
@@ -172,7 +178,7 @@ class World:
                     self._fail_if_unexpected()
         finally:
             set_running_loop(outer)
-        if until < math.inf:
+        if condition is None or heap:
             timeline.now = max(until, timeline.now)
         return False
 

@@ -15,7 +15,7 @@ from tidelog.testing.simulation.world import Deadlock, NotReached, Unexpected, W
 
 
 def test_a_day_of_sleep_passes_at_once_and_counts_as_a_day(world: World, host: Host) -> None:
-    world.result(host.create_task(asyncio.sleep(86_400)))
+    world.result(host.create_task(asyncio.sleep(86_400)), deadline=90_000)
     assert world.now == pytest.approx(86_400, abs=0.001)
 
 
