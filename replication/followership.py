@@ -16,7 +16,7 @@ asks for the next fetch:
 
 What it keeps true (docs/REPLICATION.md; I-5, I-6, I-10, I-13, I-21):
 
-* An answer counts only for the fetch that it answers: same leader epoch, same end of the log (KAFKA-13207).
+* An answer counts only for the fetch that it answers: same leader epoch, end and last epoch (KAFKA-13207).
 * The high watermark never goes back but by a permitted truncation, is never above the end, and is never taken
   from an answer whose records were not appended (KAFKA-14704).
 * What is below the high watermark is cut only if an unclean election came after it was written; else the
@@ -167,8 +167,11 @@ class Followership:
         return Asked(self.leading.leader_epoch, log.end_offset, log.epochs.latest)
 
     def is_current(self, asked: Asked, log: LogView) -> bool:
-        """Whether an answer to that fetch still says something about this log."""
-        return asked.leader_epoch == self.leading.leader_epoch and asked.fetch_offset == log.end_offset
+        """Whether an answer to that fetch still says something about this log.
+
+        By the last epoch as well: cut and grown again, a log may end where it ended before and be another one.
+        """
+        return asked == (self.leading.leader_epoch, log.end_offset, log.epochs.latest)
 
     def on_fetched(self, asked: Asked, answer: PartitionFetched, log: LogView) -> Step:
         """What an answer means. Only for an answer that `is_current`."""
