@@ -17,6 +17,7 @@ Opening goes in steps, so that an event loop can breathe between two of them.
 """
 
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -26,7 +27,7 @@ from tidelog.storage import producer_snapshots
 from tidelog.storage.checkpoints import read_leader_epochs, write_leader_epochs
 from tidelog.storage.config import LogConfig
 from tidelog.storage.epochs import LeaderEpochs
-from tidelog.storage.files import TEMPORARY, Directory, NoRoom
+from tidelog.storage.files import TEMPORARY, Directory, File, NoRoom
 from tidelog.storage.log import Contents, Keeper, Log, ProducerReplay
 from tidelog.storage.scan import BATCHES_PER_STEP, SLICE, Scan
 from tidelog.storage.segment import INDEX, LOG, MAX_RELATIVE_OFFSET, TIME_INDEX, Segment
@@ -181,14 +182,19 @@ class Opening:
     def _resume_durable(self, segment: Segment, following: Offset | None) -> Iterator[None]:
         """Enter a segment of which every batch was durable, up to where the next segment begins.
 
-        What may stand behind that was cut off, and the cut was not durable: it is no part of the log.
+        What may stand behind that was cut off, and the cut was not durable: it is no part of the log. Only the
+        last durable segment can have that: a flush of those behind it would have made the cut durable.
         """
         size = self._directory.size_of(segment.name)
         for _ in segment.resume(size, size, following):
             yield
         segment.check_last()
-        if segment.size < size:
-            self._cut(segment, [])
+        if not self._said.clean and following == self._said.recovery_point:
+            self._cut(segment, [])  # and what was cut before is cut for good
+        elif segment.size < size:
+            raise DamagedLog(
+                f"{segment.name}: {size - segment.size} bytes overlap the segment that begins at {following}"
+            )
 
     def _resume_to_recovery_point(self, segment: Segment) -> Iterator[None]:
         """Enter what was durable: by index, then by the heads of the batches."""
@@ -247,22 +253,42 @@ class Opening:
 
     def _set_aside_tail(self, segment: Segment) -> None:
         """Keep a segment up to its last whole batch; the bytes behind it go into a file of their own."""
+        self._settle(segment)
         file = segment.file()
         end = file.size()
-        kept = self._directory.open(self._free_name(segment.name), create=True)
+        name = self._free_name(segment.name)
         try:
-            for at in range(segment.size, end, SLICE):
-                kept.write_at(at - segment.size, file.read_at(at, min(SLICE, end - at)))
-            kept.truncate(end - segment.size)
-            kept.flush()
-            self._directory.flush()
-        finally:
-            kept.close()
-        segment.forget_indexes()
+            self._copy(file, segment.size, end, name + TEMPORARY)
+        except OSError:
+            with suppress(OSError):  # a part of it would be of no use, and every start would add another
+                self._directory.remove(name + TEMPORARY)
+            raise
+        self._directory.rename(name + TEMPORARY, name)
+        self._directory.flush()
         file.truncate(segment.size)
         self._flushed(segment)
-        for _ in segment.resume(segment.size, segment.size):
-            pass
+
+    def _settle(self, segment: Segment) -> None:
+        """Shorten a damaged segment until its last batch is whole: how far a batch goes is not in its head."""
+        segment.forget_indexes()
+        while True:
+            try:
+                for _ in segment.resume(segment.size, segment.size):
+                    pass
+                segment.check_last()
+            except DamagedLog:
+                continue  # it ends earlier now
+            return
+
+    def _copy(self, file: File, start: int, end: int, name: str) -> None:
+        kept = self._directory.open(name, create=True)
+        try:
+            for at in range(start, end, SLICE):
+                kept.write_at(at - start, file.read_at(at, min(SLICE, end - at)))
+            kept.truncate(end - start)
+            kept.flush()
+        finally:
+            kept.close()
 
     def _free_name(self, name: str) -> str:
         """A name to set `name` aside under, that nothing from an earlier life has."""

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from tests.storage.logs import SMALL, Halted, Host, batch, contents
+from tests.storage.logs import SMALL, Halted, Host, batch, contents, placed
 from tidelog.protocol.batch import MAGIC, stamp, walk
 from tidelog.protocol.errors import DamagedLog, UnsupportedFormat
 from tidelog.storage.config import LogConfig
@@ -185,6 +185,68 @@ def test_damaged_bytes_are_set_aside_and_the_prefix_kept() -> None:
     name = host.log.segments[0].name + SET_ASIDE
     assert host.directory.size_of(name) == len(whole) - 5 * one
     assert host.kill_and_open().damage == []
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_the_end_of_what_is_kept_does_not_rest_on_another_damaged_batch(clean: bool) -> None:
+    """How far the last batch goes is not in its head: of several damaged ones none may be believed."""
+    host = filled(12, ONE_SEGMENT)
+    whole = contents(host.log)
+    host.flush()
+    host.log.segments[0].let_go()
+    one = len(batch(2, producer=9))
+    for place in (9, 10, 11):
+        host.disk.rot(tail(host), place * one + 30, 4)  # the low byte of last_offset_delta
+    host.disk.kill()
+    assert host.open(clean=clean).damage
+    assert (host.log.end_offset, contents(host.log)) == (18, whole[: 9 * one])
+    assert host.directory.size_of(host.log.segments[0].name + SET_ASIDE) == 3 * one
+
+
+def test_bytes_that_overlap_a_durable_segment_are_set_aside_and_reported() -> None:
+    """Were the next segment's bytes not durable, these would be a cut that was not; so they are a riddle."""
+    host = filled(40)
+    host.flush()
+    first = host.log.segments[0]
+    extra = first.size
+    host.directory.open(first.name).write_at(extra, placed(first.next_offset, 0))
+    host.kill_and_open()
+    assert "overlap" in host.keeper.damage[0]
+    assert host.directory.size_of(first.name + SET_ASIDE) == len(placed(0, 0))
+
+
+def test_what_does_not_fit_is_not_set_aside_in_part() -> None:
+    """At every start another piece would fill the disk further."""
+    host = filled(12, ONE_SEGMENT)
+    host.flush()
+    host.log.segments[0].forget_indexes()
+    host.disk.rot(tail(host), 5 * len(batch(2, producer=9)) + 3, 1)
+    host.disk.capacity = host.disk.capacity - host.directory.free_space() + 100
+    for _ in range(2):
+        with pytest.raises(OSError, match="No space"):
+            host.kill_and_open()
+        assert not [name for name in host.directory.names() if SET_ASIDE in name]
+    host.disk.capacity = 1 << 40
+    assert host.kill_and_open().damage
+
+
+def test_a_crash_while_damage_is_set_aside_leaves_no_half_of_it() -> None:
+    for nth in range(1, 60):
+        host = filled(12, ONE_SEGMENT, seed=nth)
+        host.flush()
+        one = len(batch(2, producer=9))
+        host.disk.rot(tail(host), 11 * one + 40, 1)
+        host.disk.kill()
+        host.directory = host.disk.open_directory("/data").directory("orders-0")
+        host.disk.crash_at(nth, crash=[Killed, PowerCut][nth % 2])
+        try:
+            host.open()
+        except Crash:
+            host.open()
+        kept = [name for name in host.directory.names() if SET_ASIDE in name]
+        assert [host.directory.size_of(name) for name in kept] == [one] * len(kept)
+        assert kept
+        assert host.log.end_offset == 22
 
 
 def test_a_lost_segment_is_reported_and_the_prefix_kept() -> None:
