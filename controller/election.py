@@ -195,8 +195,11 @@ def alive_for(
     """Who may lead this partition: by the image, except for a broker about which the image is about to change."""
 
     def alive(broker: BrokerId) -> bool:
-        if broker in {but, and_also}:
-            return broker == and_also and place not in image.brokers[broker].offline
+        if broker == but:
+            return False
+        if broker == and_also:
+            known = image.brokers.get(and_also)
+            return known is not None and not known.shutting_down and place not in known.offline
         return image.can_lead(broker, place)
 
     return alive

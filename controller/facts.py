@@ -271,7 +271,10 @@ _NO_FACT: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 def encode_facts(facts: Sequence[Fact], now_ms: int) -> bytearray:
     """The batch that says all of this at once, at offset 0 until a leader stamps it."""
     assert 0 < len(facts) <= FACTS_MAX, f"{len(facts)} facts in a batch"
-    batch = encode([_encode(fact) for fact in facts], now_ms=now_ms)
+    values = [_encode(fact) for fact in facts]
+    # What cannot be read again would stop every node, now and after every restart.
+    assert [_fact(value, at) for at, value in enumerate(values)] == list(facts), facts
+    batch = encode(values, now_ms=now_ms)
     assert len(batch) <= BATCH_BYTES_MAX, f"{len(facts)} facts in {len(batch)} bytes"
     return batch
 
