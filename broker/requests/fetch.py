@@ -19,6 +19,7 @@ from tidelog.replication.sessions import Session
 def fetch(context: Context, incoming: Incoming) -> None:
     """Serve a fetch, or let it wait."""
     request = cast("Fetch", incoming.message)
+    consumer = request.broker_id == NO_BROKER
     try:
         session = context.replicas.sessions.take(
             request.session_id,
@@ -26,12 +27,13 @@ def fetch(context: Context, incoming: Incoming) -> None:
             request.partitions,
             request.forget,
             context.clocks.now_ms(),
+            reader=(request.broker_id, request.broker_epoch, incoming.connection if consumer else None),
         )
     except (FetchSessionIdNotFound, InvalidFetchSessionEpoch) as error:
         incoming.reply(FetchReply(error=error.code, message=str(error)))
         return
     waiting = _Waiting(context, incoming, request, session)
-    if request.broker_id != NO_BROKER:
+    if not consumer:
         waiting.take_note()
     if request.max_wait_ms == 0:
         waiting.give_up()

@@ -80,7 +80,9 @@ class Oracle:
             )
         before = seen.high_watermark if seen is not None else log.log_start
         if high_watermark > before:
-            self._watermark_moved(life, partition, known, before)
+            # In one turn of its loop it may have moved its high watermark and lost its leadership.
+            led = leads or (seen is not None and seen.leads)
+            self._watermark_moved(life, partition, known, before, led=led)
         self._seen[life, place] = Seen(high_watermark, log.end_offset, leads)
 
     def acknowledged(self, place: Place, offset: Offset, value: bytes) -> None:
@@ -126,12 +128,14 @@ class Oracle:
                 )
             self._same_bytes(life, partition, known, partition.log.log_start, known.end)
 
-    def _watermark_moved(self, life: Life, partition: Partition, known: Committed, before: Offset) -> None:
+    def _watermark_moved(
+        self, life: Life, partition: Partition, known: Committed, before: Offset, *, led: bool
+    ) -> None:
         reached = partition.high_watermark
         self._same_bytes(life, partition, known, before, min(reached, known.end))
         if reached <= known.end:
             return
-        if partition.leadership is None:
+        if not led:
             raise Violation(
                 f"CommittedRecords: {life} {partition} calls committed what no leader did, {known.end}"
             )

@@ -1,0 +1,252 @@
+"""Clients of a simulated cluster, and the history of what they were told.
+
+Small on purpose: the product's client takes their place. A producer numbers its batches and repeats one until it
+knows what became of it; a consumer reads everything from the beginning, again and again.
+
+    acknowledged   told that it is committed
+    unknown        sent, and never told: it may be there, once
+    refused        told that it was not written
+"""
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+from random import Random
+
+from tidelog.protocol.batch import walk
+from tidelog.protocol.bounds import Bounds
+from tidelog.protocol.errors import (
+    DuplicateSequenceNumber,
+    InvalidProducerEpoch,
+    OutOfOrderSequenceNumber,
+    TidelogError,
+    UnknownProducerId,
+)
+from tidelog.protocol.io import Connection, connect
+from tidelog.protocol.limits import DEFAULT
+from tidelog.protocol.messages import (
+    ACKS_ALL,
+    Fetch,
+    FetchReply,
+    Metadata,
+    MetadataReply,
+    PartitionFetch,
+    PartitionProduce,
+    Produce,
+    ProduceReply,
+    Reply,
+    Request,
+    split_attachment,
+)
+from tidelog.protocol.records import decode, encode
+from tidelog.protocol.types import Buffer, Offset
+from tidelog.replication.sessions import Place
+
+Address = tuple[str, int]
+LOST = (OutOfOrderSequenceNumber, UnknownProducerId, InvalidProducerEpoch)
+"""What ends a producer's numbering: it begins anew, and what was in flight stays unknown."""
+
+
+@dataclass(slots=True)
+class Sent:
+    """One record that a producer sent."""
+
+    producer: str
+    place: Place
+    value: bytes
+    sent_s: float
+    offset: Offset = -1
+    """Where it was acknowledged; -1 if it was not."""
+
+
+@dataclass(slots=True)
+class History:
+    """What all clients did and were told, in the order in which it happened."""
+
+    sent: list[Sent] = field(default_factory=list)
+    read: dict[tuple[Place, Offset], bytes] = field(default_factory=dict)
+    acknowledged: int = 0
+    reads: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    contradictions: list[str] = field(default_factory=list)
+
+    def saw(self, place: Place, offset: Offset, value: bytes) -> None:
+        """A consumer was given this."""
+        self.reads += 1
+        before = self.read.setdefault((place, offset), value)
+        if before != value:
+            self.contradictions.append(f"offset {offset} was read as {before!r} and as {value!r} (I-68)")
+
+    def check(self, final: dict[Place, dict[Offset, bytes]]) -> list[str]:
+        """What contradicts the records that are there at the end."""
+        wrong = list(self.contradictions)
+        for place, records in final.items():
+            times = Counter(records.values())
+            wrong += [
+                f"{value!r} is there {count} times (I-69)" for value, count in times.items() if count > 1
+            ]
+            last: dict[str, Offset] = {}
+            where = {value: offset for offset, value in records.items()}
+            for sent in self.sent:
+                if sent.place != place:
+                    continue
+                if sent.offset >= 0 and records.get(sent.offset) != sent.value:
+                    wrong.append(f"acknowledged {sent.value!r} is not at {sent.offset} (I-1, I-74)")
+                if sent.value in where:
+                    if where[sent.value] < last.get(sent.producer, -1):
+                        wrong.append(f"{sent.value!r} stands before what {sent.producer} sent earlier (I-73)")
+                    last[sent.producer] = where[sent.value]
+        wrong += [
+            f"{value!r} was read at offset {offset} and is not there (I-70)"
+            for (place, offset), value in self.read.items()
+            if final.get(place, {}).get(offset) != value
+        ]
+        return wrong
+
+
+class Client:
+    """Connections to brokers, and who leads what."""
+
+    def __init__(self, name: str, brokers: list[Address], rng: Random, history: History) -> None:
+        self.name = name
+        self.rng = rng
+        self.history = history
+        self._brokers = brokers
+        self._bounds = Bounds(DEFAULT)
+        self._connections: dict[Address, Connection] = {}
+        self._leaders: dict[Place, Address] = {}
+        self.places: dict[str, list[Place]] = {}
+
+    async def ask(self, address: Address, request: Request, *attachments: Buffer) -> tuple[Reply, Buffer]:
+        """One request, on a connection that is made when there is none."""
+        connection = self._connections.get(address)
+        if connection is None or connection.closed:
+            connection = await connect(*address, bounds=self._bounds, timeout_ms=1000)
+            self._connections[address] = connection
+        try:
+            return await connection.call(request, *attachments, timeout_ms=2500)
+        except TidelogError:
+            connection.abort()
+            raise
+
+    async def learn(self, topic: str) -> None:
+        """Ask somebody who leads the topic's partitions."""
+        reply, _ = await self.ask(self.rng.choice(self._brokers), Metadata(names=(topic,)))
+        assert isinstance(reply, MetadataReply), reply
+        addresses = {broker.id: (broker.host, broker.port) for broker in reply.brokers}
+        for known in reply.topics:
+            if known.topic_id is None:
+                continue
+            self.places[topic] = [(known.topic_id, partition.index) for partition in known.partitions]
+            for partition in known.partitions:
+                place = known.topic_id, partition.index
+                if partition.leader in addresses:
+                    self._leaders[place] = addresses[partition.leader]
+                else:
+                    self._leaders.pop(place, None)
+
+    async def leader(self, topic: str, place: Place) -> Address:
+        """Who leads, as far as is known; asks until somebody does."""
+        while place not in self._leaders:
+            await self.trouble(topic)
+        return self._leaders[place]
+
+    async def trouble(self, topic: str, place: Place | None = None) -> None:
+        """Something went wrong: wait a little and learn anew."""
+        if place is not None:
+            self._leaders.pop(place, None)
+        await asyncio.sleep(self.rng.uniform(0.02, 0.2))
+        try:
+            await self.learn(topic)
+        except TidelogError as error:
+            self.history.errors[error.name()] += 1
+
+
+async def produce(client: Client, topic: str, *, stop: asyncio.Event, first_id: int) -> None:
+    """Send numbered records, one batch at a time, until told to stop."""
+    while topic not in client.places:
+        await client.trouble(topic)
+    number, producer_id, sequences = 0, first_id, Counter[Place]()
+    while not stop.is_set():
+        place = client.rng.choice(client.places[topic])
+        values = [
+            b"%s:%06d|" % (client.name.encode(), number + i) for i in range(client.rng.choice([1, 1, 2, 5]))
+        ]
+        number += len(values)
+        records = [Sent(client.name, place, value, 0.0) for value in values]
+        client.history.sent += records
+        batch = encode(
+            values, now_ms=0, producer_id=producer_id, producer_epoch=0, base_sequence=sequences[place]
+        )
+        if await _deliver(client, topic, place, bytes(batch), records):
+            sequences[place] += len(values)
+        else:
+            producer_id, sequences = producer_id + 1, Counter()
+        await asyncio.sleep(client.rng.expovariate(40))
+
+
+async def _deliver(client: Client, topic: str, place: Place, batch: bytes, records: list[Sent]) -> bool:
+    """Repeat one batch until its fate is known; False when the numbering is lost."""
+    entry = PartitionProduce(place[0], place[1], len(batch))
+    while True:
+        address = await client.leader(topic, place)
+        try:
+            reply, _ = await client.ask(address, Produce(ACKS_ALL, 1500, (entry,)), batch)
+        except TidelogError as error:
+            client.history.errors[error.name()] += 1
+            await client.trouble(topic, place)
+            continue
+        assert isinstance(reply, ProduceReply), reply
+        answer = reply.partitions[0]
+        if not answer.error:
+            for at, record in enumerate(records):
+                record.offset = answer.base_offset + at
+            client.history.acknowledged += len(records)
+            return True
+        if answer.error == DuplicateSequenceNumber.code:
+            return True
+        client.history.errors[str(answer.error)] += 1
+        if answer.error in {error.code for error in LOST}:
+            return False
+        await client.trouble(topic, place)
+
+
+async def consume(client: Client, topic: str, *, stop: asyncio.Event) -> None:
+    """Read everything from the beginning, over and over; offsets must grow without a gap."""
+    while topic not in client.places:
+        await client.trouble(topic)
+    while not stop.is_set():
+        place = client.rng.choice(client.places[topic])
+        offset = 0
+        for _ in range(client.rng.randrange(1, 20)):
+            address = await client.leader(topic, place)
+            ask = Fetch(100, 1, 4096, (PartitionFetch(place[0], place[1], offset, 4096),))
+            try:
+                reply, data = await client.ask(address, ask)
+            except TidelogError as error:
+                client.history.errors[error.name()] += 1
+                await client.trouble(topic, place)
+                continue
+            assert isinstance(reply, FetchReply), reply
+            entry = reply.partitions[0]
+            if entry.error:
+                client.history.errors[str(entry.error)] += 1
+                await client.trouble(topic, place)
+                continue
+            (piece,) = split_attachment(memoryview(data), reply.partitions)
+            offset = _take(client, place, piece, offset)
+        await asyncio.sleep(client.rng.uniform(0.01, 0.3))
+
+
+def _take(client: Client, place: Place, piece: memoryview, offset: Offset) -> Offset:
+    for at, header in walk(piece):
+        columns = decode(piece[at : at + header.size])
+        for found, value in zip(columns.offsets, columns.values, strict=True):
+            if found < offset:
+                continue
+            if found != offset:
+                client.history.contradictions.append(f"after offset {offset - 1} came {found} (I-72)")
+            assert value is not None
+            client.history.saw(place, found, value)
+            offset = found + 1
+    return offset
