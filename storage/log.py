@@ -365,7 +365,7 @@ class Log:
             raise _refusal(f"{self} could not be flushed: {flush.refused.strerror}", flush.refused)
         self.durable_offset = flush.upto
         self._epochs_saved = flush.changes
-        self._unflushed = [segment for segment in self._unflushed if segment not in flush.segments]
+        self._unflushed = self._unflushed[len(flush.segments) - 1 :]  # those that were rolled meanwhile
         self._names_changed = self._segments[-1] is not flush.segments[-1]
         self._check()
 

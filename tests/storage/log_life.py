@@ -107,10 +107,10 @@ class Life:
         covered = len(self.batches)
         racing = self.rng.randrange(3)
         if flush is not None:
-            if racing == 0:
+            for _ in range(self.rng.randrange(4) if racing == 0 else 0):
                 self.append()
             flush.run()
-            if racing == 1:
+            for _ in range(self.rng.randrange(4) if racing == 1 else 0):
                 self.append()
             self.host.log.end_flush(flush)
         self.host.keeper.write_recovery_point(self.host.log.durable_offset)

@@ -263,6 +263,22 @@ def test_a_flush_covers_what_was_there_when_it_began(host: Host) -> None:
     assert host.log.durable_offset == 1
 
 
+def test_what_was_written_during_a_flush_and_closed_by_a_roll_is_in_the_next_flush() -> None:
+    """An fsync covers only what was written before it began (I-32), of the segment that it found last too."""
+    for seed in range(20):
+        host = Host(seed)
+        host.log.append(batch(2), 0, now_ms=0)
+        flush = host.log.begin_flush()
+        assert flush is not None
+        flush.run()
+        host.log.append(batch(2), 0, now_ms=0)
+        host.log.append(batch(size=2000), 0, now_ms=0)  # into a segment of its own
+        host.log.end_flush(flush)
+        host.flush()
+        host.cut_power_and_open()
+        assert (host.log.end_offset, host.keeper.damage) == (5, [])
+
+
 def test_nothing_is_cut_while_a_flush_is_under_way(host: Host) -> None:
     """What the flush reports would be of other bytes than those that then stand there."""
     host.log.append(batch(), 0, now_ms=0)

@@ -80,6 +80,17 @@ def a_flush_that_forgets_the_segments_before_the_last(plant: pytest.MonkeyPatch)
     plant.setattr(Flush, "pin", planted)
 
 
+def a_flush_that_covers_what_was_written_since_and_rolled(plant: pytest.MonkeyPatch) -> None:
+    """The segment that the flush found last was written on before it was closed."""
+    end_flush = Log.end_flush
+
+    def planted(self: Log, flush: Flush) -> None:
+        end_flush(self, flush)
+        self._unflushed = [segment for segment in self._unflushed if segment not in flush.segments]
+
+    plant.setattr(Log, "end_flush", planted)
+
+
 def a_flush_that_forgets_the_names(plant: pytest.MonkeyPatch) -> None:
     """KAFKA-3968: a new file may be gone with its directory entry."""
     run = Flush.run
@@ -199,6 +210,7 @@ def epochs_that_are_not_written_before_the_recovery_point(plant: pytest.MonkeyPa
 PLANTS: list[Plant] = [
     durable_up_to_the_end_after_the_flush,
     a_flush_that_forgets_the_segments_before_the_last,
+    a_flush_that_covers_what_was_written_since_and_rolled,
     a_flush_that_forgets_the_names,
     a_failed_flush_that_is_taken_for_a_success,
     recovery_that_trusts_the_page_cache,
