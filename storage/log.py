@@ -381,9 +381,7 @@ class Log:
         assert not self.is_offline, f"{self} does not know what its last batches say"
         with suppress(NoRoom):  # the next start reads a little more
             producer_snapshots.save(self.directory, self.producers, self.end_offset)
-        producer_snapshots.remove_unneeded(
-            self.directory, [segment.base_offset for segment in self._segments]
-        )
+        producer_snapshots.remove_unneeded(self.directory, (each.base_offset for each in self._segments))
         self.flush()
         self.abandon()
 

@@ -12,7 +12,7 @@ this keeps true (replication/01-disk, 1.7; I-9, I-34, I-35):
 * One from a newer tidelog is neither used nor removed: the start is refused.
 """
 
-from collections.abc import Collection
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from tidelog.protocol.errors import CorruptSnapshot, UnsupportedFormat
@@ -74,9 +74,10 @@ def remove_above(directory: Directory, log_end: Offset) -> list[Offset]:
     return _remove(directory, [at for at in snapshot_offsets(directory) if at > log_end])
 
 
-def remove_unneeded(directory: Directory, segment_bases: Collection[Offset]) -> list[Offset]:
+def remove_unneeded(directory: Directory, segment_bases: Iterable[Offset]) -> list[Offset]:
     """Keep one per segment, named by its base, and the newest; remove the others."""
-    return _remove(directory, [at for at in snapshot_offsets(directory)[:-1] if at not in segment_bases])
+    needed = frozenset(segment_bases)
+    return _remove(directory, [at for at in snapshot_offsets(directory)[:-1] if at not in needed])
 
 
 def _remove(directory: Directory, offsets: list[Offset]) -> list[Offset]:
