@@ -1,6 +1,6 @@
 # A few words; each is one command that can be typed without make.
 
-.PHONY: setup check test bench fuzz docs demo lock
+.PHONY: setup check test bench fuzz model docs demo lock
 
 setup: ## make .venv ready
 	@root="$(CURDIR)"; . ./scripts/env.sh
@@ -19,6 +19,9 @@ bench: setup ## measure, and compare with what this machine can do at best
 
 fuzz: setup ## feed garbage to whatever reads bytes
 	scripts/fuzz
+
+model: setup ## walk the replication model for a minute
+	scripts/model
 
 docs: setup ## regenerate docs/PROTOCOL.md
 	scripts/docs

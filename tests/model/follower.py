@@ -80,12 +80,9 @@ def next_fetch(world: World, broker: Broker) -> Fetch | None:
         return None
     if world.rules.one_answer_per_request:
         broker.generation += 1
-    durable = broker.synced
-    if not record.group and not world.rules.durable_offset_is_true:
-        durable = len(broker.log)
     return Fetch(
         broker.id, record.leader, broker.generation, broker.epoch, record.leader_epoch, len(broker.log),
-        broker.last_epoch, durable, broker.log_start,
+        broker.last_epoch, broker.claimed, broker.log_start,
     )  # fmt: skip
 
 
@@ -186,6 +183,6 @@ def tell_flushed(broker: Broker) -> Flushed | None:
     record = broker.record
     if broker.role != FOLLOWER or record is None or record.leader < 0 or not record.group:
         return None
-    durable = broker.synced
+    durable = broker.claimed
     last = broker.log[durable - 1] >> EPOCH_SHIFT if durable > broker.base else -1
     return Flushed(broker.id, record.leader, broker.epoch, record.leader_epoch, durable, last)

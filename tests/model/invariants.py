@@ -214,13 +214,18 @@ def own_disk(broker: Broker, image: Image) -> None:
 
 
 def steady_reports(world: World, leader: Broker, client: list[int]) -> None:
-    """I-76: high watermarks told to one client never decrease, and an acknowledged deletion stays."""
+    """I-76: high watermarks told to one client never decrease."""
     epoch, seen = client[0], client[1]
     if leader.lineage < world.lineage:
         return
     if client[3] == world.lineage and leader.hwm < seen:
         raise Violation("I-76", f"a client saw {seen} in epoch {epoch}, {leader.id} says {leader.hwm}")
-    if leader.leader_epoch >= world.meta[-1].record.leader_epoch and leader.log_start < world.deleted:
+
+
+def lasting_deletion(world: World, leader: Broker) -> None:
+    """I-76 for log starts: an acknowledged deletion stays."""
+    newest = leader.leader_epoch >= world.meta[-1].record.leader_epoch and leader.lineage >= world.lineage
+    if newest and leader.log_start < world.deleted:
         raise Violation("I-76", f"{world.deleted} was deleted, {leader.id} begins at {leader.log_start}")
 
 

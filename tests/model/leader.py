@@ -25,6 +25,11 @@ def become_leader(world: World, broker: Broker, record: Record, *, fresh: bool) 
     broker.role = LEADER
     broker.generation += 1
     if broker.lineage < record.unclean_epoch:
+        if record.unclean_epoch == world.lineage:  # until here it may have followed an older leader
+            world.legit_start = max(world.legit_start, broker.log_start)
+            world.floor = max(world.floor, broker.log_start)
+        if record.group and world.rules.unclean_leader_flushes:
+            broker.synced = broker.claimed = len(broker.log)
         invariants.enter_lineage(world, broker, record.unclean_epoch)
     if fresh:
         broker.leso = len(broker.log)
@@ -63,7 +68,7 @@ def advance(world: World, broker: Broker) -> None:
             return
     if broker.pending:
         isr = isr | broker.pending if rules.maximal_isr else isr & broker.pending
-    h = broker.synced if record.group else len(broker.log)
+    h = broker.claimed if record.group else len(broker.log)
     for member in record.replicas:
         if isr >> member & 1 and member != broker.id:
             h = min(h, broker.ack[member])

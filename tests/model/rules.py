@@ -62,6 +62,8 @@ class Rules:
     """D8: a process acts only on metadata that is as new as its own registration."""
     unclean_marked: bool = True
     """4.8, D10: an unclean election leaves its epoch in the record."""
+    unclean_leader_flushes: bool = True
+    """In mode `group` an unclean leader flushes before it serves: it may show more than it has flushed (ours)."""
     stopping_leader_stays: bool = True
     """A leader that is shutting down stays while nobody can follow it, whatever else changes (ours; 4.7: "alive")."""
     host_crash_alone_is_recovered: bool = True
@@ -103,8 +105,6 @@ class Rules:
     """An fsync that a truncation overtook counts up to the truncation (ours)."""
     flushed_names_its_epoch: bool = True
     """`Flushed` carries the epoch of its last record and is checked like a fetch, 2.6 #9 (ours)."""
-    durable_offset_is_true: bool = True
-    """A fetch reports what is flushed in every mode; the leader decides what counts (ours; D7 says the end)."""
     mode_change_flushed: bool = True
     """A host crash is harmless only to a log flushed since the mode became `group` (ours)."""
     mode_change_is_an_epoch: bool = True

@@ -152,6 +152,7 @@ class Broker:
         "cache",
         "checkpointed_hwm",
         "checkpointed_start",
+        "claimed",
         "config_min",
         "connection",
         "crash",
@@ -167,7 +168,6 @@ class Broker:
         "follower_start",
         "generation",
         "group_marked",
-        "hidden",
         "hwm",
         "id",
         "lease",
@@ -201,6 +201,8 @@ class Broker:
         self.base = 0
         self.log_start = 0
         self.synced = 0
+        self.claimed = 0
+        """The durable offset that the process believes in and reports; `synced` is the medium's truth."""
         self.old: list[int] | None = None
         """What the medium still holds after a truncation that was not flushed."""
         self.checkpointed_hwm = 0
@@ -235,7 +237,6 @@ class Broker:
         self.quorum_epoch = 0
         self.lease = 0
         self.connection = 0
-        self.hidden = False
         # the leader's part
         self.leso = 0
         self.ack = [-1] * brokers

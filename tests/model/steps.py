@@ -38,7 +38,7 @@ from tests.model.state import LEADER, LEASE, Beat, Broker, Register, World, aliv
 T = TypeVar("T")
 Step = Callable[[World, Broker, int, int], bool]
 WIRE_MAX = 4
-LOG_MAX = 48
+LOG_MAX = 40
 
 
 def _send(wire: list[T], message: T) -> None:
@@ -114,6 +114,7 @@ def read(world: World, b: Broker, x: int, y: int) -> bool:
         return False
     invariants.bounded_staleness(world, b)
     client[0] = b.leader_epoch
+    invariants.lasting_deletion(world, b)
     hwm = shown(world, b)
     if hwm >= 0:
         invariants.steady_reports(world, b, client)
@@ -279,7 +280,6 @@ def heartbeat(world: World, b: Broker, x: int, y: int) -> bool:
     """A heartbeat, answered at once or on its way for a while."""
     if not b.up or b.epoch < 0:
         return False
-    b.hidden = False
     beat = Beat(b.id, b.quorum_epoch, b.epoch, b.position, world.now, b.connection)
     if x & 3:
         hear_heartbeat(world, beat)
@@ -368,7 +368,8 @@ def stop_politely(world: World, b: Broker, x: int, y: int) -> bool:
     if x & 1:
         return False
     fence(world, b.id, LEASE)
-    b.synced, b.old = len(b.log), None
+    b.synced = b.claimed = len(b.log)
+    b.old = None
     b.checkpointed_hwm, b.checkpointed_start = b.hwm, b.log_start
     storage.kill(b)
     return True
@@ -465,12 +466,12 @@ ORDERS = {
 }
 
 WEIGHTS: dict[Step, float] = {
-    produce_record: 90,
-    fetch_round: 110,
+    produce_record: 150,
+    fetch_round: 150,
     quiet_moment: 70,
     replay_metadata: 70,
     heartbeat: 60,
-    start_process: 20,
+    start_process: 24,
     send_registration: 16,
     propose_expansion: 40,
     alter_arrives: 40,
@@ -492,15 +493,15 @@ WEIGHTS: dict[Step, float] = {
     disk_replaced: 1,
     registration_arrives: 8,
     heartbeat_arrives: 6,
-    tick: 16,
-    fence_for_silence: 4,
-    fence_fast: 2,
+    tick: 7,
+    fence_for_silence: 2,
+    fence_fast: 1.5,
     connection_ends: 2,
     stop_politely: 1.5,
     propose_shrink: 10,
     alter_again: 6,
     verdict_arrives: 14,
-    controller_fails_over: 1,
+    controller_fails_over: 0.6,
     config_changes: 2,
     config_heard: 3,
     reassignment_begins: 3,

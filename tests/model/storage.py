@@ -16,6 +16,8 @@ from tests.model.state import (
     World,
 )
 
+NO_TRUNCATION = 1 << 30
+
 
 def assign(broker: Broker, epoch: int, offset: int) -> None:
     """An appended record enters the epoch cache (1.6)."""
@@ -72,6 +74,7 @@ def truncate_to(world: World, broker: Broker, end: int) -> None:
         if not world.rules.truncation_flushed and broker.old is None and not broker.group_marked:
             broker.old = log[: broker.synced]
         broker.synced = end
+    broker.claimed = min(broker.claimed, end)
     del log[end:]
     while broker.cache and broker.cache[-1][1] >= end:
         broker.cache.pop()
@@ -87,7 +90,7 @@ def begin_anew_at(world: World, broker: Broker, start: int) -> None:
         broker.checkpointed_hwm = min(broker.checkpointed_hwm, start)
         broker.checkpointed_start = start
     broker.log = [ABSENT] * start
-    broker.base = broker.log_start = broker.hwm = broker.synced = broker.flush_floor = start
+    broker.base = broker.log_start = broker.hwm = broker.synced = broker.claimed = broker.flush_floor = start
     broker.old = None
     broker.cache = []
     world.count("logs begun anew")
@@ -96,7 +99,7 @@ def begin_anew_at(world: World, broker: Broker, start: int) -> None:
 def wipe(broker: Broker) -> None:
     """The replica is deleted: directory, checkpoints and all."""
     broker.log = []
-    broker.base = broker.log_start = broker.hwm = broker.synced = broker.flush_floor = 0
+    broker.base = broker.log_start = broker.hwm = broker.synced = broker.claimed = broker.flush_floor = 0
     broker.checkpointed_hwm = broker.checkpointed_start = 0
     broker.old = None
     broker.cache = []
@@ -109,7 +112,8 @@ def begin_flush(broker: Broker) -> bool:
     """An fsync starts: it will cover what is there now (1.9)."""
     if broker.flushing >= 0 or broker.synced == len(broker.log):
         return False
-    broker.flushing = broker.flush_floor = len(broker.log)
+    broker.flushing = len(broker.log)
+    broker.flush_floor = NO_TRUNCATION
     return True
 
 
@@ -118,11 +122,13 @@ def end_flush(world: World, broker: Broker) -> bool:
     if broker.flushing < 0:
         return False
     rules = world.rules
-    covered = broker.flushing if rules.flush_covers_what_was_there else len(broker.log)
+    covered = min(broker.flushing, broker.flush_floor)
+    claimed = broker.flushing if rules.flush_covers_what_was_there else len(broker.log)
     if rules.flush_forgets_truncated:
-        covered = min(covered, broker.flush_floor)
+        claimed = min(claimed, broker.flush_floor)
     broker.flushing = -1
-    broker.synced = max(broker.synced, min(covered, len(broker.log)))
+    broker.synced = max(broker.synced, covered)
+    broker.claimed = max(broker.claimed, min(claimed, len(broker.log)))
     broker.old = None
     world.count("flushes")
     return True
@@ -131,7 +137,7 @@ def end_flush(world: World, broker: Broker) -> bool:
 def adopt_mode(broker: Broker, *, group: bool) -> None:
     """The flush mode of the record: whoever turns to `group` flushes everything first, and then says so on disk."""
     if group and not broker.group_marked:
-        broker.synced = len(broker.log)
+        broker.synced = broker.claimed = len(broker.log)
         broker.old = None
     broker.group_marked = group
 
@@ -147,7 +153,6 @@ def kill(broker: Broker) -> None:
     broker.epoch = -1
     broker.flushing = -1
     broker.lease = -1
-    broker.hidden = False
     broker.connection += 1
     broker.generation += 1
 
@@ -168,7 +173,7 @@ def cut_power(world: World, broker: Broker, kept: int, what: int) -> None:
             end = offset
             break
     broker.log = survived[:end]
-    broker.synced = min(broker.synced, end)
+    broker.synced = broker.claimed = min(broker.synced, end)
     broker.old = None
     broker.base = min(broker.base, end)
     broker.hwm = min(broker.hwm, end)
@@ -220,7 +225,7 @@ def start(world: World, broker: Broker, back: int) -> None:
         if world.rules.checkpoints_lowered_first:
             broker.checkpointed_hwm = end
     broker.hwm = min(max(broker.checkpointed_hwm, broker.log_start), end)
-    broker.synced = end  # 1.13: what was scanned is rewritten and flushed
+    broker.synced = broker.claimed = end  # 1.13: what was scanned is rewritten and flushed
     if world.rules.cache_pure:
         rebuild_cache(broker)
     else:

@@ -15,6 +15,49 @@ from tests.model.steps import ALWAYS, BY_NAME, WEIGHTS, Step
 SLOTS = 1024
 """Weights become a table of this many steps, so that drawing one is an index."""
 
+FLOORS = (
+    "acks",
+    "elections",
+    "elections from the ELR",
+    "ISR expansions",
+    "ISR shrinks",
+    "AlterPartitions refused",
+    "copies of AlterPartition refused",
+    "fetches of another epoch refused",
+    "truncations",
+    "truncations below the high watermark",
+    "logs begun anew",
+    "damaged logs",
+    "flushes",
+    "Flushed heard",
+    "Flushed of another history refused",
+    "flush mode changes",
+    "kills",
+    "power cuts",
+    "power cuts of all",
+    "disks replaced",
+    "lossy registrations of members",
+    "old registrations refused",
+    "living brokers fenced",
+    "closing brokers fenced",
+    "controlled shutdowns",
+    "controller failovers",
+    "unclean elections",
+    "unclean elections that lost records",
+    "single replicas recovered",
+    "reassignments started",
+    "reassignments replaced",
+    "reassignments cancelled",
+    "reassignments completed",
+    "reassignments refused",
+    "replicas deleted",
+    "deletions answered",
+    "retentions",
+    "reads",
+    "walks healed",
+)
+"""What a run must have met: a walk that never does a thing proves nothing about it."""
+
 Choice = tuple[str, int, int, int]
 """A step that happened: its name, the broker, and the two numbers that said which and how much."""
 
