@@ -306,3 +306,13 @@ class CutsToTheHighWatermark(Pair):
 def test_a_replica_that_cuts_to_its_high_watermark_is_caught() -> None:
     with pytest.raises(AssertionError):
         lives(CutsToTheHighWatermark)
+
+
+def test_the_example_in_numbers_is_right() -> None:
+    """docs/REPLICATION.md, "Cutting, in numbers"."""
+    mine = LeaderEpochs([(1, 0), (4, 30), (6, 50)])
+    leader = LeaderEpochs([(1, 0), (3, 30), (7, 42)])
+    assert leader.end_offset_for(mine.latest, 60) == (3, 42)
+    assert divergence(mine, 80, Parting(3, 42)) == 30
+    assert leader.end_offset_for(1, 60) == (1, 30)
+    assert divergence(mine, 80, Parting(4, 40)) == 40
