@@ -5,6 +5,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import pytest
+
 from tidelog.protocol.errors import TidelogError
 
 
@@ -33,6 +35,6 @@ def fails(check: Callable[[], object]) -> bool:
     """Whether the check notices something."""
     try:
         check()
-    except (AssertionError, TidelogError):
+    except (AssertionError, TidelogError, pytest.fail.Exception):
         return True
     return False
