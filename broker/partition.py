@@ -177,12 +177,12 @@ class Partition:
 
     # ── leading ───────────────────────────────────────────────────────────────────────────────────
 
-    def led(self, believed_epoch: Epoch) -> Leadership:
-        """My leadership, for a request made in that leader epoch (-1: it does not say)."""
+    def led(self, believed_epoch: Epoch, *, to_replica: bool = False) -> Leadership:
+        """My leadership, for a request made in that leader epoch; a client may leave it open by -1."""
         if self.offline is not None:
             raise StorageError(f"{self.name} is offline on this broker: {self.offline}")
         if self.state is not None:
-            check_leader_epoch(believed_epoch, self.state.leader_epoch)
+            check_leader_epoch(believed_epoch, self.state.leader_epoch, must_say=to_replica)
         if self.leadership is None:
             raise NotLeaderOrFollower(self._who_leads())
         return self.leadership
@@ -218,7 +218,7 @@ class Partition:
         self, fetch: PartitionFetch, follower: BrokerId, broker_epoch: Epoch, now_ms: int
     ) -> Readable | None:
         """Take note of a follower's fetch; the answer if its log parts from mine, else None: read when you like."""
-        leadership = self.led(fetch.current_leader_epoch)
+        leadership = self.led(fetch.current_leader_epoch, to_replica=True)
         leadership.check_replica(follower, broker_epoch)
         parts = check_place(self.log, fetch.fetch_offset, fetch.last_fetched_epoch)
         if parts is not None:
@@ -235,7 +235,7 @@ class Partition:
 
     def read_for_follower(self, fetch: PartitionFetch, max_bytes: int) -> Readable:
         """Everything there is from its offset on, as much as fits; all checks anew, for time has passed."""
-        leadership = self.led(fetch.current_leader_epoch)
+        leadership = self.led(fetch.current_leader_epoch, to_replica=True)
         parts = check_place(self.log, fetch.fetch_offset, fetch.last_fetched_epoch)
         if parts is not None:
             return Readable(EMPTY, NO_OFFSET, self.log.log_start, self.log.end_offset, EpochEnd(*parts))
@@ -297,6 +297,8 @@ class Partition:
         if isinstance(step, Truncate):
             self._truncate(step, wall_ms)
         elif isinstance(step, StartAt):
+            if step.loses_committed:
+                self.losses.append(Loss(step.offset, self._follower_hwm))
             self.log.truncate_fully_and_start_at(step.offset)
             self._follower_hwm = step.offset
         elif isinstance(step, GoOffline):
@@ -308,7 +310,7 @@ class Partition:
         assert followership is not None
         if len(data):
             try:
-                self.log.append_as_follower(data, followership.leading.leader_epoch, wall_ms)
+                self._append_to_log(data, followership.leading.leader_epoch, wall_ms)
             except StorageError as error:
                 self.go_offline(str(error))
                 return GoOffline(str(error))
@@ -317,6 +319,20 @@ class Partition:
         self._follower_hwm = followership.new_high_watermark(step.high_watermark, self.view())
         self.log.raise_log_start(followership.new_log_start(step.log_start, self.view()))
         return step
+
+    def _append_to_log(self, data: Buffer, leader_epoch: Epoch, wall_ms: int) -> None:
+        """Append; into an empty log that begins within the first batch, from that batch's beginning (3.3)."""
+        start, first = self.log.log_start, read_header(data)
+        if self.log.size or not first.base_offset < start < first.next_offset:
+            self.log.append_as_follower(data, leader_epoch, wall_ms)
+            return
+        self.log.truncate_fully_and_start_at(first.base_offset)
+        try:
+            self.log.append_as_follower(data, leader_epoch, wall_ms)
+        except TidelogError:
+            self.log.truncate_fully_and_start_at(start)
+            raise
+        self.log.raise_log_start(start)
 
     def _truncate(self, step: Truncate, wall_ms: int) -> None:
         if step.loses_committed:

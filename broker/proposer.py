@@ -114,6 +114,8 @@ class Proposer:
         decided = True
         for answer in reply.partitions:
             place = answer.topic_id, answer.index
+            if place not in asked:
+                continue  # nobody asked for this
             leadership, alteration = asked[place]
             if answer.error == NotController.code:
                 decided = False  # the controller is behind; asked again in the next round

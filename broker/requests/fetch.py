@@ -108,7 +108,7 @@ class _Waiting:
                 partition = self._partition(asked)
                 end = partition.high_watermark
                 if self.request.broker_id != NO_BROKER:
-                    partition.led(asked.current_leader_epoch)
+                    partition.led(asked.current_leader_epoch, to_replica=True)
                     end = partition.log.end_offset
                 if end > asked.fetch_offset:
                     if wanted <= 1:
@@ -131,7 +131,7 @@ class _Waiting:
         try:
             partition = self._partition(asked)
             if self.request.broker_id != NO_BROKER:
-                partition.led(asked.current_leader_epoch).check_replica(
+                partition.led(asked.current_leader_epoch, to_replica=True).check_replica(
                     self.request.broker_id, self.request.broker_epoch
                 )
                 found = partition.read_for_follower(asked, room)

@@ -16,7 +16,7 @@ def flushed(context: Context, incoming: Incoming) -> None:
     for entry in request.partitions:
         with contextlib.suppress(TidelogError):
             partition = context.replicas.at(entry.topic_id, entry.index)
-            leadership = partition.led(entry.current_leader_epoch)
+            leadership = partition.led(entry.current_leader_epoch, to_replica=True)
             leadership.check_replica(request.broker_id, request.broker_epoch)
             if leadership.on_flushed(request.broker_id, request.broker_epoch, entry.durable_offset, now_ms):
                 context.replicas.touched((entry.topic_id, entry.index))

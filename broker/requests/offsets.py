@@ -38,7 +38,7 @@ def _find(context: Context, query: OffsetQuery, request: ListOffsets) -> OffsetF
             partition = context.replicas.at(query.topic_id, query.index)
         else:
             partition = context.replicas.at_with_lease(query.topic_id, query.index, context.clocks.boot_ms())
-        leadership = partition.led(query.current_leader_epoch)
+        leadership = partition.led(query.current_leader_epoch, to_replica=request.replica)
         known = request.replica or leadership.known_high_watermark != NO_OFFSET
         limit = partition.log.end_offset if request.replica else partition.high_watermark
         found = _offset_for(partition, query.timestamp, limit, known=known)

@@ -91,6 +91,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._busy_until = timeline.now
         self._stopped = False
         self._dead = False
+        self.turns = 0
+        """How many turns it has had: whoever watches a process looks again when it has had another."""
 
     def __repr__(self) -> str:
         return f"<SimulatedLoop of {self._process.name}>"
@@ -112,6 +114,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if self.shuffle:
             self._shuffle()
         callbacks = len(ready)
+        self.turns += 1
         timeline.trace.numbers.extend((now, self._machine.number, callbacks))
         self._turning = True
         timeline.current = self._process

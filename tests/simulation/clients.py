@@ -10,6 +10,7 @@ knows what became of it; a consumer reads everything from the beginning, again a
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
@@ -69,10 +70,14 @@ class History:
     reads: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     contradictions: list[str] = field(default_factory=list)
+    committed: Callable[[Place], Offset] = lambda _: 1 << 62
+    """How far a partition is known to be committed, by who sees it all."""
 
     def saw(self, place: Place, offset: Offset, value: bytes) -> None:
         """A consumer was given this."""
         self.reads += 1
+        if offset >= self.committed(place):
+            self.contradictions.append(f"offset {offset} was read and is not committed (I-75)")
         before = self.read.setdefault((place, offset), value)
         if before != value:
             self.contradictions.append(f"offset {offset} was read as {before!r} and as {value!r} (I-68)")

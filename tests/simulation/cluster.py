@@ -45,6 +45,7 @@ class Cluster:
         self.config = QUICK if config is None else config
         self.brokers: dict[int, Broker] = {}
         """The node of each broker's last life."""
+        self._looked_at: dict[int, int] = {}
         self.controller = Host("c1", world)
         self.controllers: list[OneController] = []
         """The node of each life of the controller, the last one last."""
@@ -95,6 +96,7 @@ class Cluster:
             await broker.run()
 
         self.brokers.pop(number, None)
+        self._looked_at.pop(number, None)
         self.hosts[number].restart(main)
 
     def alive(self) -> list[int]:
@@ -113,12 +115,17 @@ class Cluster:
         }
 
     def look(self) -> None:
-        """Look at every replica."""
-        for (number, place), partition in self.replicas().items():
-            if partition.offline is None:
-                self.oracle.look((number, self.hosts[number].life), place, partition)
-            elif "not placed" not in partition.offline:
-                raise AssertionError(f"{partition} went offline")
+        """Look at every replica of every broker that has had a turn since the last look."""
+        for number, broker in self.brokers.items():
+            host = self.hosts[number]
+            if not broker.serving or host.loop is None or self._looked_at.get(number) == host.loop.turns:
+                continue
+            self._looked_at[number] = host.loop.turns
+            for place, partition in broker.replicas.partitions.items():
+                if partition.offline is None:
+                    self.oracle.look((number, host.life), place, partition)
+                elif "not placed" not in partition.offline:
+                    raise AssertionError(f"{partition} went offline")
 
     def compare(self) -> None:
         """Compare all that replicas hold with what was committed."""

@@ -85,6 +85,11 @@ class Oracle:
             self._watermark_moved(life, partition, known, before, led=led)
         self._seen[life, place] = Seen(high_watermark, log.end_offset, leads)
 
+    def end(self, place: Place) -> Offset:
+        """How far the partition is committed."""
+        known = self.committed.get(place)
+        return known.end if known is not None else 0
+
     def acknowledged(self, place: Place, offset: Offset, value: bytes) -> None:
         """A producer was told that its record is committed."""
         known = self.committed.get(place, Committed())
