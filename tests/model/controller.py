@@ -23,7 +23,7 @@ from tests.model.state import (
 )
 
 
-def publish(world: World, image: Image) -> None:
+def publish(world: World, image: Image, *, unclean: bool = False) -> None:
     """Append the image to the metadata log, and let the oracle look at what became true."""
     old = world.meta[-1].record
     new = image.record
@@ -40,9 +40,9 @@ def publish(world: World, image: Image) -> None:
             world.taken[old.leader] = len(world.meta) - 1
         if new.leader >= 0:
             world.count("elections")
-            if new.unclean_epoch != new.leader_epoch:
+            if not unclean:
                 invariants.complete_leader(world, world.brokers[new.leader])
-    if new.unclean_epoch != new.leader_epoch:
+    if not unclean:
         invariants.promise(world, new)
         invariants.complete_members(world)
         for broker in world.brokers:
@@ -196,7 +196,7 @@ def elect_unclean(world: World, broker: int) -> None:
     )  # fmt: skip
     if not world.rules.unclean_marked:
         world.lineage = p.unclean_epoch
-    publish(world, image._replace(record=record))
+    publish(world, image._replace(record=record), unclean=True)
 
 
 def hear_heartbeat(world: World, beat: Beat) -> None:

@@ -208,6 +208,175 @@ DELETION_UNDONE_BY_THE_ELR = History(
     """,
 )
 
+TRUNCATION_UNDONE_BY_A_POWER_CUT = History(
+    ("truncation_flushed",),
+    "I-5",
+    ASYNC,
+    """
+    produce_record 0
+    produce_record 0            # 0 alone has two records of epoch 0
+    flush_begins 0
+    flush_ends 0                # on the medium
+    fence_fast 0 1
+    replay_metadata 1 3
+    replay_metadata 0 3
+    replay_metadata 2 3
+    produce_record 1
+    produce_record 1
+    fetch_round 0               # diverges, truncates to 0; the medium still has the old tail
+    fetch_round 0               # copies two records of epoch 1
+    fetch_round 2
+    fetch_round 2               # committed
+    fetch_round 0
+    checkpoint 0                # high watermark 2, durably
+    cut_power 0 0 1             # truncation and copies were never flushed
+    start_process 0             # two records of epoch 0 below a high watermark of 2
+    """,
+)
+
+UNCLEAN_LEADER_SHOWS_WHAT_IT_NEVER_FLUSHED = History(
+    ("unclean_leader_flushes",),
+    "I-4",
+    Settings(brokers=3, replicas=3, min_isr=1, group=True, unclean=2),
+    """
+    fence_fast 2 1
+    fence_fast 1 1
+    replay_metadata 0 3
+    replay_metadata 1 3
+    produce_record 0
+    flush_begins 0
+    flush_ends 0                # committed by 0 alone
+    fetch_round 1
+    fetch_round 1               # 1 has the record and the high watermark, and flushed neither
+    heartbeat 1 1
+    fence_fast 0 1
+    unclean_election 0 1        # 1 leads
+    replay_metadata 1 3         # and shows its high watermark, which it keeps (2.3)
+    cut_power 1
+    start_process 1
+    send_registration 1 0 1     # not lossy: the mode is group
+    """,
+)
+
+RECOVERING = Settings(brokers=3, replicas=3, min_isr=1, group=False, unclean=2)
+
+HOLE_BELOW_A_DAMAGED_LOG = History(
+    ("empty_log_begins_at_log_start",),
+    "I-4",
+    RECOVERING,
+    """
+    fence_fast 2 1              # 2 falls behind, with nothing
+    replay_metadata 0 3
+    produce_record 0
+    produce_record 0
+    produce_record 0
+    fetch_round 1
+    fetch_round 1
+    delete 0 1                  # log start 2
+    fetch_round 1               # also at 1, durably
+    kill_process 0
+    fence_fast 0
+    cut_power 1                 # 1 keeps its checkpoints and loses its records
+    start_process 1             # an empty log at 2
+    send_registration 1 0 1     # lossy: nobody complete is left
+    heartbeat 2 1
+    unclean_election 0 1        # 2 leads, from 0
+    replay_metadata 2 3
+    produce_record 2
+    produce_record 2
+    produce_record 2
+    replay_metadata 1 3
+    fetch_round 1               # from 2, without a last epoch; nothing contradicts
+    fetch_round 1
+    heartbeat 1 1
+    replay_metadata 2 3
+    propose_expansion 2 2
+    alter_arrives 2             # no longer recovering
+    replay_metadata 2 3
+    propose_expansion 2 1
+    alter_arrives 2             # 1 joins without offsets 0 and 1, which nobody deleted
+    """,
+)
+
+DELETED_HERE_NEVER_WRITTEN_THERE = """
+    produce_record 0
+    fetch_round 2               # 2 has offset 0 of epoch 0, never committed
+    fence_fast 0 1
+    fence_fast 2 1
+    replay_metadata 1 3
+    produce_record 1
+    produce_record 1
+    produce_record 1            # committed by 1 alone, in epoch 1
+    delete 1 1                  # log start 2
+    kill_process 1
+    fence_fast 1
+    heartbeat 2 1
+    unclean_election 0 1        # 2 leads
+    replay_metadata 2 3
+    produce_record 2
+    start_process 1
+    send_registration 1 0 1
+    replay_metadata 1 3
+    fetch_round 1               # must give up everything from 1 on, and begins at 2
+"""
+
+BEGUN_ANEW_IN_THE_MIDDLE = History(
+    ("refetch_below_log_start", "empty_log_begins_at_log_start"),
+    "I-4",
+    RECOVERING,
+    DELETED_HERE_NEVER_WRITTEN_THERE
+    + """
+    fetch_round 1               # from 1: offset 0 of the leader is missing for ever
+    heartbeat 1 1
+    replay_metadata 2 3
+    propose_expansion 2 2
+    alter_arrives 2             # no longer recovering
+    replay_metadata 2 3
+    propose_expansion 2 1
+    alter_arrives 2
+    """,
+)
+
+CHECKPOINT_ABOVE_THE_NEW_END = History(
+    ("checkpoints_lowered_first",),
+    "kill is harmless",
+    RECOVERING,
+    DELETED_HERE_NEVER_WRITTEN_THERE
+    + """
+    kill_process 1              # the log begins at 0 again, its checkpoints say 2
+    start_process 1
+    """,
+)
+
+DELETION_UNDONE_BY_A_KILL = History(
+    ("log_start_durable",),
+    "I-76",
+    STRICT,
+    """
+    produce_record 0
+    fetch_round 1
+    fetch_round 2
+    fetch_round 1
+    fetch_round 2               # committed
+    delete 0
+    fetch_round 1
+    fetch_round 2
+    fetch_round 1
+    fetch_round 2               # both report log start 1
+    deletion_answered 0
+    kill_process 1
+    start_process 1             # the checkpoint says 0
+    send_registration 1 0 1
+    fence_fast 2 1
+    fence_fast 0 1
+    replay_metadata 1 3
+    heartbeat 1 1               # elected from the ELR
+    replay_metadata 1 3
+    heartbeat 1 1
+    read 1
+    """,
+)
+
 HISTORIES: tuple[History, ...] = (
     FETCH_FROM_ANOTHER_EPOCH,
     COPY_OF_A_REFUSED_ALTER,
@@ -217,4 +386,10 @@ HISTORIES: tuple[History, ...] = (
     FLUSHED_OF_AN_OLD_TAIL,
     LEADER_COUNTS_IN_THE_OLD_MODE,
     DELETION_UNDONE_BY_THE_ELR,
+    TRUNCATION_UNDONE_BY_A_POWER_CUT,
+    UNCLEAN_LEADER_SHOWS_WHAT_IT_NEVER_FLUSHED,
+    HOLE_BELOW_A_DAMAGED_LOG,
+    BEGUN_ANEW_IN_THE_MIDDLE,
+    CHECKPOINT_ABOVE_THE_NEW_END,
+    DELETION_UNDONE_BY_A_KILL,
 )

@@ -9,7 +9,7 @@ from tests.model.follower import adopt
 from tests.model.heal import heal
 from tests.model.invariants import Violation, members
 from tests.model.rules import Rules
-from tests.model.state import IDLE, LEADER, Broker, Settings, World
+from tests.model.state import Broker, Settings, World
 from tests.model.steps import ALWAYS, BY_NAME, WEIGHTS, Step
 
 SLOTS = 1024
@@ -206,7 +206,7 @@ def transcript(rules: Rules, settings: Settings, choices: Iterable[Choice], *, h
     """The walk in columns: what happened, the record, and each broker; a dot where nothing changed."""
     world = born(rules, settings)
     rows = [
-        ["step", "record", *(f"broker {broker.id}" for broker in world.brokers)],
+        ["step", "record", *(str(broker.id) for broker in world.brokers)],
         ["start", *_columns(world)],
     ]
     shown = rows[1][1:]
@@ -216,7 +216,7 @@ def transcript(rules: Rules, settings: Settings, choices: Iterable[Choice], *, h
         now = _columns(world)
         name, broker, x, y = choice
         told = ["." if old == new else new for old, new in zip(shown, now, strict=True)]
-        rows.append([f"{name} {broker} ({x}, {y})", *told])
+        rows.append([f"{name} {broker}" + (f" {x} {y}" if x or y else ""), *told])
         shown = now
         if failure is not None:
             break
@@ -227,29 +227,26 @@ def transcript(rules: Rules, settings: Settings, choices: Iterable[Choice], *, h
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
-    return "\n".join([str(settings), f"off: {', '.join(rules.off()) or 'nothing'}", *lines, str(failure)])
+    scene = (
+        f"{settings.brokers} brokers, min_isr {settings.min_isr}, {'group' if settings.group else 'async'}"
+    )
+    return "\n".join([scene, f"off: {', '.join(rules.off()) or 'nothing'}", *lines, str(failure)])
 
 
 def _columns(world: World) -> list[str]:
     p = world.image.record
     moving = f" +{members(p.adding)} -{members(p.removing)}" if p.adding | p.removing else ""
-    leader = "-" if p.leader < 0 else str(p.leader)
-    record = (
-        f"v{p.partition_epoch} e{p.leader_epoch} leader {leader} isr {members(p.isr)} elr {members(p.elr)}"
-    )
     unclean = f" unclean {p.unclean_epoch}" if p.unclean_epoch >= 0 else ""
-    record += f" min {p.min_isr} of {members(sum(1 << r for r in p.replicas))}{moving}{unclean}"
+    group = " group" if p.group else ""
+    leader = "-" if p.leader < 0 else str(p.leader)
+    record = f"e{p.leader_epoch} leader {leader} isr {members(p.isr)} elr {members(p.elr)} min {p.min_isr}"
+    record += f" of {''.join(map(str, p.replicas))}{moving}{unclean}{group}"
     return [record, *(_column(broker) for broker in world.brokers)]
 
 
 def _column(broker: Broker) -> str:
-    if not broker.up:
-        role = "down"
-    else:
-        role = "idle" if broker.role == IDLE else "leads" if broker.role == LEADER else "follows"
-    runs = invariants.cache_of(broker)
-    log = " ".join(f"{epoch}@{begin}" for epoch, begin in runs)
-    waits = f" pending {members(broker.pending)}" if broker.pending else ""
-    return (
-        f"{role} e{broker.leader_epoch} [{broker.log_start} {log} |{len(broker.log)}) hwm {broker.hwm}{waits}"
-    )
+    """`L3 2[0@2 3@5]7 h6`: leads in epoch 3, begins at 2, has epoch 0 from 2 on and 3 from 5 on, ends at 7."""
+    role = "down" if not broker.up else "-LF"[broker.role] + (str(broker.leader_epoch) if broker.role else "")
+    runs = " ".join(f"{epoch}@{begin}" for epoch, begin in invariants.cache_of(broker))
+    waits = f" +{members(broker.pending)}?" if broker.pending else ""
+    return f"{role} {broker.log_start}[{runs}]{len(broker.log)} h{broker.hwm}{waits}"
