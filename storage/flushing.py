@@ -21,6 +21,8 @@ class Flush:
 
     directory: Directory
     upto: Offset
+    cuts: int
+    """How often files had been shortened when this began."""
     segments: tuple[Segment, ...]
     names: bool
     """Whether files have been made or removed."""

@@ -112,8 +112,9 @@ class Log:
         self._unflushed: list[Segment] = []
         self._snapshots: list[tuple[Offset, bytes]] = []
         self._names_changed = False
-        self._cut = not contents.epochs_saved
-        """A file was shortened since the last flush: until the next one, what was cut off may come back."""
+        self._cuts = 0 if contents.epochs_saved else 1
+        """How often a file was shortened: until a flush that begins then, what was cut off may come back."""
+        self._cuts_flushed = 0
         self._epochs_saved = self.epochs.changes if contents.epochs_saved else -1
         self._flushing: Flush | None = None
         self._check()
@@ -262,7 +263,7 @@ class Log:
             segment.cut_back()
         except OSError as worse:
             self._keeper.halt(f"cut back a failed append to {segment!r}", worse)
-        self._cut = True
+        self._cuts += 1
         self._refusal = _refusal(f"{self} could not be written: {error.strerror}", error)
         raise self._refusal from error
 
@@ -294,6 +295,8 @@ class Log:
 
     def _roll(self) -> Segment:
         old = self._segments[-1]
+        if self._cuts != self._cuts_flushed:
+            self._make_cuts_durable(old)
         new = Segment(
             self.directory, old.next_offset, self._keeper.open_segments, self.config.index_interval_bytes
         )
@@ -320,6 +323,17 @@ class Log:
         except OSError as worse:
             self._keeper.halt(f"remove {segment!r}, which could not be begun", worse)
 
+    def _make_cuts_durable(self, segment: Segment) -> None:
+        """What a failed write left came off this segment, and a loss of power may bring it back.
+
+        It may end just where the next segment begins: both together would be a log that never was.
+        """
+        try:
+            segment.file().flush()
+        except OSError as error:
+            self._keeper.halt(f"flush {segment!r} before the next begins", error)
+        self._cuts_flushed = self._cuts
+
     # ── flushing ──────────────────────────────────────────────────────────────────────────────────
 
     def begin_flush(self) -> Flush | None:
@@ -329,13 +343,14 @@ class Log:
         """
         assert self._flushing is None, "one flush of a log at a time"
         if self.durable_offset == self.end_offset and not (
-            self._names_changed or self._cut or self._snapshots
+            self._names_changed or self._cuts != self._cuts_flushed or self._snapshots
         ):
             return None
         changes = self.epochs.changes
         flush = Flush(
             directory=self.directory,
             upto=self.end_offset,
+            cuts=self._cuts,
             segments=(*self._unflushed, self._segments[-1]),
             names=self._names_changed,
             snapshots=tuple(self._snapshots),
@@ -346,7 +361,7 @@ class Log:
             flush.pin()
         except OSError as error:
             raise StorageError(f"{self} could not be opened to be flushed: {error.strerror}") from error
-        self._flushing, self._cut = flush, False
+        self._flushing = flush
         return flush
 
     def end_flush(self, flush: Flush) -> None:
@@ -361,10 +376,10 @@ class Log:
             self._keeper.halt(f"flush {self}", flush.error)
         self._snapshots = self._snapshots[flush.snapshots_written :]
         if flush.refused is not None:
-            self._cut = True  # all of it once more
             raise _refusal(f"{self} could not be flushed: {flush.refused.strerror}", flush.refused)
         self.durable_offset = flush.upto
         self._epochs_saved = flush.changes
+        self._cuts_flushed = flush.cuts
         self._unflushed = self._unflushed[len(flush.segments) - 1 :]  # those that were rolled meanwhile
         self._names_changed = self._segments[-1] is not flush.segments[-1]
         self._check()
@@ -478,7 +493,7 @@ class Log:
         self.durable_offset = min(self.durable_offset, end)
         self._unflushed = [segment for segment in self._unflushed if segment in self._segments]
         self._snapshots = [(offset, content) for offset, content in self._snapshots if offset <= end]
-        self._names_changed = self._cut = True
+        self._names_changed = True
         producer_snapshots.remove_above(self.directory, end)
         self._check()
 

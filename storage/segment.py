@@ -358,14 +358,16 @@ class Segment:
             raise
 
     def cut(self) -> None:
-        """Cut off what stands behind the last batch.
+        """Cut off what stands behind the last batch, durably.
 
         The index files go first, and durably: one from before the cut must never be believed of a log
-        that has since grown in another way.
+        that has since grown in another way. And were the cut undone by a loss of power, what was cut off
+        could end just where a later segment begins: both together would be a log that never was.
         """
         self._remove_index_files()
         self._directory.flush()
         self.file().truncate(self.size)
+        self.file().flush()
 
     # ── reading ───────────────────────────────────────────────────────────────────────────────────
 
