@@ -11,7 +11,7 @@ from tidelog.protocol.types import Offset
 from tidelog.storage.checkpoints import write_leader_epochs
 from tidelog.storage.epochs import EpochEntry
 from tidelog.storage.files import Directory, File, NoRoom, write_whole
-from tidelog.storage.producer_snapshots import snapshot_name
+from tidelog.storage.producer_snapshots import remove_unneeded, snapshot_name
 from tidelog.storage.segment import Segment
 
 
@@ -27,6 +27,8 @@ class Flush:
     names: bool
     """Whether files have been made or removed."""
     snapshots: tuple[tuple[Offset, bytes], ...]
+    bases: tuple[Offset, ...]
+    """Where segments begin: older snapshots than the newest stay there only."""
     epochs: tuple[EpochEntry, ...] | None
     """What leader-epoch-checkpoint has to say, if it does not already."""
     changes: int
@@ -75,3 +77,5 @@ class Flush:
             for offset, content in self.snapshots:
                 write_whole(self.directory, snapshot_name(offset), content)
                 self.snapshots_written += 1
+            if self.snapshots:
+                remove_unneeded(self.directory, self.bases)

@@ -46,6 +46,10 @@ from tidelog.storage.times import OffsetAndTime, first_at_or_after
 
 EMPTY: Final = memoryview(b"")
 
+SPARED_BYTES: Final = 16 << 20
+"""A flush saves indexes and producers once so many bytes were appended: a start after a crash looks at the heads
+of no more than these before it comes to what was not durable, instead of a whole segment's, twice."""
+
 
 class Appended(NamedTuple):
     """Where a batch stands in the log."""
@@ -111,6 +115,8 @@ class Log:
         self._refusal: TidelogError | None = None
         self._unflushed: list[Segment] = []
         self._snapshots: list[tuple[Offset, bytes]] = []
+        self._since_snapshot = 0
+        """Bytes appended since the last one; those before this opening do not count."""
         self._names_changed = False
         self._cuts = 0 if contents.epochs_saved else 1
         """How often a file was shortened: until a flush that begins then, what was cut off may come back."""
@@ -247,6 +253,7 @@ class Log:
             self._cut_back(segment, error)
         start = group[0][0]
         position = segment.size
+        self._since_snapshot += len(batches)
         try:
             for at, header in group:
                 segment.enter(position + at - start, header)
@@ -308,9 +315,14 @@ class Log:
             raise _refusal(f"{self} could not begin a segment: {error.strerror}", error) from error
         self._segments.append(new)
         self._unflushed.append(old)
-        self._snapshots.append((new.base_offset, self.producers.snapshot()))
+        self._take_snapshot()
         self._names_changed = True
         return new
+
+    def _take_snapshot(self) -> None:
+        """Keep the producers' state as of now; the next flush writes it."""
+        self._snapshots.append((self.end_offset, self.producers.snapshot()))
+        self._since_snapshot = 0
 
     def _discard(self, segment: Segment) -> None:
         """Remove what is there of a segment that could not be begun.
@@ -346,6 +358,8 @@ class Log:
             self._names_changed or self._cuts != self._cuts_flushed or self._snapshots
         ):
             return None
+        if self._since_snapshot >= SPARED_BYTES:
+            self._take_snapshot()
         changes = self.epochs.changes
         flush = Flush(
             directory=self.directory,
@@ -354,6 +368,7 @@ class Log:
             segments=(*self._unflushed, self._segments[-1]),
             names=self._names_changed,
             snapshots=tuple(self._snapshots),
+            bases=tuple(segment.base_offset for segment in self._segments) if self._snapshots else (),
             epochs=self.epochs.entries if changes != self._epochs_saved else None,
             changes=changes,
         )
@@ -382,6 +397,7 @@ class Log:
         self._cuts_flushed = flush.cuts
         self._unflushed = self._unflushed[len(flush.segments) - 1 :]  # those that were rolled meanwhile
         self._names_changed = self._segments[-1] is not flush.segments[-1]
+        self._segments[-1].save_grown_indexes(SPARED_BYTES)
         self._check()
 
     def flush(self) -> None:

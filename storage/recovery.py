@@ -156,6 +156,7 @@ class Opening:
             try:
                 if self._said.clean or (following is not None and following <= self._said.recovery_point):
                     yield from self._resume_durable(segment, following)
+                    yield  # its indexes were read whole
                     continue
                 yield from self._resume_to_recovery_point(segment)
             except DamagedLog as damage:

@@ -178,6 +178,11 @@ class Segment:
             except OSError:
                 return  # a cache that cannot be saved (the disk may be full) is rebuilt when it is missed
 
+    def save_grown_indexes(self, grown: int) -> None:
+        """Save them if the log has grown by that many bytes since the last time."""
+        if self._indexes is not None and self.size - self._indexes[0].covered >= grown:
+            self.save_indexes()
+
     def forget_indexes(self) -> None:
         """Remove the index files; the next use makes them anew from the batches."""
         self._indexes = None
