@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidelog.protocol.errors import CorruptCheckpoint, DamagedLog
+from tidelog.protocol.errors import CorruptCheckpoint, DamagedLog, UnsupportedFormat
 from tidelog.protocol.types import NO_EPOCH, Epoch, Offset
 from tidelog.storage import producer_snapshots
 from tidelog.storage.checkpoints import read_leader_epochs, write_leader_epochs
@@ -93,7 +93,10 @@ class Opening:
         """Open the log; yields now and then."""
         self._remove_leftovers()
         found = [self._segment(base) for base in _bases(self._directory)]
-        yield from self._take(found)
+        try:
+            yield from self._take(found)
+        except UnsupportedFormat as newer:
+            raise UnsupportedFormat(f"{self._directory.path}/{self._segments[-1].name}: {newer}") from newer
         if not self._segments:
             self._begin_at(self._said.log_start or 0)
         if self._verified_from is None:
