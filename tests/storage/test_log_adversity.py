@@ -347,21 +347,6 @@ def test_an_opening_goes_on_when_its_segments_are_let_go_meanwhile() -> None:
 # ── two histories, and a loss of power between them ───────────────────────────────────────────────
 
 
-def test_a_cut_that_a_loss_of_power_undoes_never_meets_what_was_written_behind_it() -> None:
-    """An old batch and its successor's successor would make a log that never was, and epochs would not tell."""
-    for seed in range(40):
-        host = Host(seed)
-        host.log.append(batch(4, size=200), 1, now_ms=0)
-        host.flush()
-        host.log.truncate_to(0, now_ms=0)
-        host.log.append(batch(4, size=1), 8, now_ms=0)
-        host.log.append(batch(4, size=300), 8, now_ms=0)
-        assert [segment.base_offset for segment in host.log.segments] == [0, 4]
-        host.cut_power_and_open()
-        epochs = [tuple(entry) for entry in host.log.epochs.entries]
-        assert epochs in ([], [(1, 0)], [(8, 0)]), f"seed {seed}"
-
-
 def test_what_a_full_disk_undid_never_meets_what_was_written_behind_it() -> None:
     """A write of several batches that failed had whole ones in it; cut back, they may come again."""
     first = placed(0, 1, 4, size=20)

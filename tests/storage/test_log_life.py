@@ -51,6 +51,25 @@ def a_history_with_other_batches_between_the_same_two() -> None:
             assert read_header(host.log.read(offset, 1).data).base_offset == offset
 
 
+def a_cut_that_is_undone() -> None:
+    """An old batch ends where the segment behind the new one begins."""
+    for seed in range(40):
+        host = Host(seed)
+        host.log.append(batch(4, size=200), 1, now_ms=0)
+        host.flush()
+        host.log.truncate_to(0, now_ms=0)
+        host.log.append(batch(4, size=1), 8, now_ms=0)
+        host.log.append(batch(4, size=300), 8, now_ms=0)
+        assert [segment.base_offset for segment in host.log.segments] == [0, 4]
+        host.cut_power_and_open()
+        epochs = [tuple(entry) for entry in host.log.epochs.entries]
+        assert epochs in ([], [(1, 0)], [(8, 0)]), f"seed {seed}"
+
+
+def test_a_cut_that_a_loss_of_power_undoes_never_meets_what_was_written_behind_it() -> None:
+    a_cut_that_is_undone()
+
+
 def test_an_index_from_before_a_truncation_is_never_met_again() -> None:
     a_history_with_other_batches_between_the_same_two()
 
@@ -153,6 +172,17 @@ def truncation_that_keeps_old_indexes(plant: pytest.MonkeyPatch) -> None:
     plant.setattr(Segment, "_remove_index_files", lambda _: None)
 
 
+def truncation_that_a_loss_of_power_can_undo(plant: pytest.MonkeyPatch) -> None:
+    """What comes back may end where a later segment begins."""
+
+    def planted(self: Segment) -> None:
+        self._remove_index_files()
+        self._directory.flush()
+        self.file().truncate(self.size)
+
+    plant.setattr(Segment, "cut", planted)
+
+
 def truncation_that_keeps_the_producers(plant: pytest.MonkeyPatch) -> None:
     """A retried batch would be taken for a duplicate of one that is gone (I-9)."""
     forget_behind = Log._forget_behind
@@ -218,6 +248,7 @@ PLANTS: list[Plant] = [
     recovery_that_does_not_verify_bodies,
     truncation_that_keeps_the_recovery_point,
     truncation_that_keeps_old_indexes,
+    truncation_that_a_loss_of_power_can_undo,
     truncation_that_keeps_the_producers,
     truncation_that_keeps_the_epochs,
     snapshots_that_outlive_a_truncation,
@@ -227,7 +258,8 @@ PLANTS: list[Plant] = [
     epochs_that_are_not_written_before_the_recovery_point,
 ]
 DIRECTED: dict[Plant, Callable[[], None]] = {
-    truncation_that_keeps_old_indexes: a_history_with_other_batches_between_the_same_two
+    truncation_that_keeps_old_indexes: a_history_with_other_batches_between_the_same_two,
+    truncation_that_a_loss_of_power_can_undo: a_cut_that_is_undone,
 }
 """Where chance seldom finds it."""
 
