@@ -354,6 +354,7 @@ DELETION_UNDONE_BY_A_KILL = History(
     STRICT,
     """
     produce_record 0
+    produce_record 0
     fetch_round 1
     fetch_round 2
     fetch_round 1

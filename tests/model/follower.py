@@ -154,9 +154,7 @@ def _diverged(world: World, broker: Broker, answer: Fetched) -> None:
         invariants.true_high_watermark(world, broker, broker.log_start)
     own, mine = end_offset_for(broker, epoch)
     end = min(min(its_end, mine) if own == epoch else mine, len(broker.log))
-    # Divergence with nothing above log start to give up means that what was deleted here was another history.
-    stuck = end == len(broker.log) == broker.log_start and world.rules.refetch_below_log_start
-    if end >= broker.log_start and not stuck:
+    if end >= broker.log_start:
         truncate_to(world, broker, end)
         return
     invariants.permitted_truncation(world, broker, end)

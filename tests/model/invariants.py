@@ -37,7 +37,7 @@ def _members_hold(world: World, start: int) -> None:
     for broker in world.brokers:
         if members >> broker.id & 1 and not broker.lost and not _is_new_life(broker, image):
             log = broker.log
-            if broker.log_start > world.legit_start:
+            if not may_begin_there(world, broker):
                 raise Violation("I-4", f"{broker.id} begins at {broker.log_start}, nobody deleted that far")
             begin = max(start, broker.log_start)
             if len(log) < len(committed) or log[begin : len(committed)] != committed[begin:]:
@@ -49,12 +49,22 @@ def _is_new_life(broker: Broker, image: Image) -> bool:
     return broker.directory != image.directories[broker.id]
 
 
+def may_begin_there(world: World, broker: Broker) -> bool:
+    """Every committed record below this log's start was deleted, by somebody who had it."""
+    if broker.log_start <= world.legit_start:
+        return True
+    below = world.committed[world.floor : broker.log_start]
+    return broker.log_start <= len(world.committed) and all(
+        r == ABSENT or r in world.deleted_records for r in below
+    )
+
+
 def holds_committed(world: World, broker: Broker) -> bool:
     """Every committed record that nobody deleted is in this log."""
     begin = max(broker.log_start, world.floor)
     end = len(world.committed)
     return (
-        broker.log_start <= world.legit_start
+        may_begin_there(world, broker)
         and len(broker.log) >= end
         and broker.log[begin:end] == world.committed[begin:]
     )

@@ -15,7 +15,7 @@ from tests.model.state import (
     alive,
     mask_of,
 )
-from tests.model.storage import assign, end_offset_for, raise_log_start
+from tests.model.storage import assign, delete_up_to, end_offset_for
 
 ANSWER_RECORDS_MAX = 4
 
@@ -108,16 +108,10 @@ def produce(world: World, broker: Broker) -> None:
 def hear_fetch(world: World, leader: Broker, fetch: Fetch) -> Fetched | None:
     """2.6 and 2.7. None: an error that changes nothing and that the follower meets with a retry."""
     record = leader.record
-    rules = world.rules
-    if not leader.active or record is None or leader.role != LEADER:
-        return None
-    if fetch.leader_epoch != record.leader_epoch and rules.epoch_checked_on_fetch:
-        world.count("fetches of another epoch refused")
+    if record is None or not _hears(world, leader, record, fetch):
         return None
     sender = fetch.sender
-    known = max(world.meta[leader.position].broker_epochs[sender], leader.follower_epoch[sender])
-    if sender not in record.replicas or fetch.broker_epoch < known:
-        return None
+    rules = world.rules
     end = len(leader.log)
     offset = fetch.offset
     diverging = None
@@ -128,7 +122,15 @@ def hear_fetch(world: World, leader: Broker, fetch: Fetch) -> Fetched | None:
         if epoch < fetch.last_epoch or its_end < offset:
             diverging = (epoch, its_end)
     elif offset > leader.log_start and rules.empty_log_begins_at_log_start:
-        return _out_of_range(leader, fetch)
+        # What is missing below its offset was deleted for good only if this very process is a member, or had been
+        # heard in this epoch with a last record. Beginning anew would harm a member, so a process that the image
+        # does not know yet has to ask again.
+        known_as = world.meta[leader.position].broker_epochs[sender]
+        if fetch.broker_epoch != known_as:
+            return None
+        accepted = leader.follower_offset[sender] >= 0 and leader.follower_epoch[sender] == fetch.broker_epoch
+        if not accepted and not (record.isr | record.elr | leader.pending) >> sender & 1:
+            return _out_of_range(leader, fetch)
     if offset > end and diverging is None:
         return _out_of_range(leader, fetch)
     if diverging is not None and rules.divergence_checked:
@@ -142,6 +144,24 @@ def hear_fetch(world: World, leader: Broker, fetch: Fetch) -> Fetched | None:
         leader.id, fetch.generation, record.leader_epoch, offset, records, shown(world, leader),
         leader.log_start, None, out_of_range=False,
     )  # fmt: skip
+
+
+def _hears(world: World, leader: Broker, record: Record, fetch: Fetch) -> bool:
+    """2.6 #2 to #6, and whether this fetch is the latest of its process."""
+    if not leader.active or leader.role != LEADER:
+        return False
+    if fetch.leader_epoch != record.leader_epoch and world.rules.epoch_checked_on_fetch:
+        world.count("fetches of another epoch refused")
+        return False
+    sender = fetch.sender
+    known = max(world.meta[leader.position].broker_epochs[sender], leader.follower_epoch[sender])
+    if sender not in record.replicas or fetch.broker_epoch < known:
+        return False
+    if world.rules.fetches_in_order:
+        if fetch.broker_epoch == leader.heard_epoch[sender] and fetch.generation < leader.heard[sender]:
+            return False
+        leader.heard[sender], leader.heard_epoch[sender] = fetch.generation, fetch.broker_epoch
+    return True
 
 
 def _out_of_range(leader: Broker, fetch: Fetch) -> Fetched:
@@ -281,11 +301,9 @@ def hear_verdict(world: World, leader: Broker, verdict: Verdict) -> None:
 
 def delete_records(world: World, leader: Broker, offset: int) -> None:
     """2.15: the leader's log begins at `offset` at once; the answer waits."""
-    raise_log_start(world, leader, offset)
+    delete_up_to(world, leader, offset)
     leader.checkpointed_start = leader.log_start
     leader.wanted_start = leader.log_start
-    if leader.lineage >= world.lineage:
-        world.legit_start = max(world.legit_start, leader.log_start)
     world.count("deletions")
 
 

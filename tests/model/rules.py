@@ -41,6 +41,8 @@ class Rules:
     """2.6 #9: the follower's last epoch must end where the leader's does."""
     stale_answers_dropped: bool = True
     """3.2: an answer counts for the request, the epoch and the log end it was asked for."""
+    fetches_in_order: bool = True
+    """A leader hears no fetch that is older than the last one it heard from that process (ours)."""
     one_answer_per_request: bool = True
     """An answer counts once, and only that of the last request (ours; 3.2's three conditions can come true again)."""
     hwm_capped_by_end: bool = True
@@ -85,9 +87,7 @@ class Rules:
     hwm_from_log_start: bool = True
     """A leader deletes below its high watermark, so its log start is a bound for ours that it never hides (ours)."""
     empty_log_begins_at_log_start: bool = True
-    """A follower without a last epoch fetches from the leader's log start or begins anew there (ours)."""
-    last_epoch_survives_deletion: bool = True
-    """Deleting every record keeps the epoch of the last (ours)."""
+    """Without a last epoch only a known member of ISR or ELR goes on where it ends; others begin at log start (ours)."""
     refetch_below_log_start: bool = True
     """Whoever must truncate below its log start copies from the leader's log start (ours; 3.5 says from there)."""
     deletion_waits_for_members: bool = True

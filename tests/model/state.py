@@ -168,6 +168,9 @@ class Broker:
         "follower_start",
         "generation",
         "group_marked",
+        "heard",
+        "heard_epoch",
+        "hwm",
         "hwm",
         "id",
         "lease",
@@ -243,6 +246,9 @@ class Broker:
         self.follower_offset = [-1] * brokers
         self.follower_start = [-1] * brokers
         self.follower_epoch = [-1] * brokers
+        self.heard = [-1] * brokers
+        """Per follower: the number of its last fetch, and the process that sent it."""
+        self.heard_epoch = [-1] * brokers
         self.pending = 0
         self.pending_seq = 0
         self.pending_sent = -1
@@ -264,8 +270,8 @@ class Broker:
 
     @property
     def last_epoch(self) -> int:
-        """The epoch of the last record that was ever copied here, -1 if there is none."""
-        return self.log[-1] >> EPOCH_SHIFT if len(self.log) > self.base else -1
+        """The epoch of the last record, -1 if there is none at or above log start."""
+        return self.log[-1] >> EPOCH_SHIFT if len(self.log) > self.log_start else -1
 
 
 class Settings(NamedTuple):
@@ -292,6 +298,7 @@ class World:
         "contact",
         "counts",
         "deleted",
+        "deleted_records",
         "floor",
         "leaderships",
         "legit_start",
@@ -345,6 +352,7 @@ class World:
         self.floor = 0
         """Below it nothing is compared: an unclean leader had no record there."""
         self.deleted = 0
+        self.deleted_records: set[int] = set()
         self.strength = min_isr
         self.losses = 0
         self.leaderships: list[tuple[int, int, int]] = [(0, 0, 0)]

@@ -142,9 +142,8 @@ def retain(world: World, b: Broker, x: int, y: int) -> bool:
     if b.record is None or not b.up or not b.active or b.hwm <= b.log_start or b.lineage < world.lineage:
         return False
     start = b.log_start + 1 + x % (b.hwm - b.log_start)
-    storage.raise_log_start(world, b, start)
+    storage.delete_up_to(world, b, start)
     b.checkpointed_start = max(b.checkpointed_start, start)
-    world.legit_start = max(world.legit_start, start)
     world.count("retentions")
     return True
 

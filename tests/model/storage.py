@@ -54,10 +54,18 @@ def raise_log_start(world: World, broker: Broker, start: int) -> None:
     kept = [(epoch, max(begin, start)) for epoch, begin in broker.cache]
     last = {begin: epoch for epoch, begin in kept}
     broker.cache = [(epoch, begin) for begin, epoch in last.items() if begin < len(broker.log)]
-    if not world.rules.last_epoch_survives_deletion and start == len(broker.log):
+    if start == len(broker.log):
         broker.log = [ABSENT] * start
         broker.base = start
     invariants.pure_cache(world, broker)
+
+
+def delete_up_to(world: World, broker: Broker, start: int) -> None:
+    """DeleteRecords or retention: the oracle notes which records went, for they go in every copy of this history."""
+    world.deleted_records.update(broker.log[max(broker.base, broker.log_start) : start])
+    if broker.lineage >= world.lineage:
+        world.legit_start = max(world.legit_start, start)
+    raise_log_start(world, broker, start)
 
 
 def truncate_to(world: World, broker: Broker, end: int) -> None:
