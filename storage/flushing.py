@@ -6,6 +6,7 @@ first, since bytes behind a gap count for nothing; then what recovery needs to b
 
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Final
 
 from tidelog.protocol.types import Offset
 from tidelog.storage.checkpoints import write_leader_epochs
@@ -13,6 +14,9 @@ from tidelog.storage.epochs import EpochEntry
 from tidelog.storage.files import Directory, File, NoRoom, write_whole
 from tidelog.storage.producer_snapshots import remove_unneeded, snapshot_name
 from tidelog.storage.segment import Segment
+
+SEGMENTS_AT_ONCE: Final = 32
+"""Their files are open together while they are flushed, whatever the limit of open files."""
 
 
 @dataclass(slots=True, eq=False)
@@ -24,6 +28,8 @@ class Flush:
     cuts: int
     """How often files had been shortened when this began."""
     segments: tuple[Segment, ...]
+    newest: Segment
+    """The one that was written when this began; where there are too many before it, not among `segments`."""
     names: bool
     """Whether files have been made or removed."""
     snapshots: tuple[tuple[Offset, bytes], ...]

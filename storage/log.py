@@ -37,7 +37,7 @@ from tidelog.storage import producer_snapshots
 from tidelog.storage.config import MAX_BATCH_BYTES, LogConfig
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.files import FULL, Directory, NoRoom
-from tidelog.storage.flushing import Flush
+from tidelog.storage.flushing import SEGMENTS_AT_ONCE, Flush
 from tidelog.storage.open_segments import OpenSegments
 from tidelog.storage.producers import Duplicate, Producers
 from tidelog.storage.scan import BATCHES_PER_STEP
@@ -351,6 +351,7 @@ class Log:
     def begin_flush(self) -> Flush | None:
         """What must be forced to the disk for all that is here now to be durable; None when all is.
 
+        Of very many segments only the oldest are taken: whoever wants all comes again (`flush`).
         `Flush.run` may run in a worker thread while appends go on; `end_flush` takes the result.
         """
         assert self._flushing is None, "one flush of a log at a time"
@@ -361,11 +362,14 @@ class Log:
         if self._since_snapshot >= SPARED_BYTES:
             self._take_snapshot()
         changes = self.epochs.changes
+        newest = self._segments[-1]
+        segments = (*self._unflushed[:SEGMENTS_AT_ONCE], newest)[:SEGMENTS_AT_ONCE]
         flush = Flush(
             directory=self.directory,
-            upto=self.end_offset,
-            cuts=self._cuts,
-            segments=(*self._unflushed, self._segments[-1]),
+            upto=segments[-1].next_offset,
+            cuts=self._cuts if segments[-1] is newest else self._cuts_flushed,
+            segments=segments,
+            newest=newest,
             names=self._names_changed,
             snapshots=tuple(self._snapshots),
             bases=tuple(segment.base_offset for segment in self._segments) if self._snapshots else (),
@@ -395,17 +399,19 @@ class Log:
         self.durable_offset = flush.upto
         self._epochs_saved = flush.changes
         self._cuts_flushed = flush.cuts
-        self._unflushed = self._unflushed[len(flush.segments) - 1 :]  # those that were rolled meanwhile
-        self._names_changed = self._segments[-1] is not flush.segments[-1]
+        # The newest was written on since, and if it was rolled, it is among them now.
+        self._unflushed = self._unflushed[len(flush.segments) - (flush.segments[-1] is flush.newest) :]
+        self._names_changed = self._segments[-1] is not flush.newest
         self._segments[-1].save_grown_indexes(SPARED_BYTES)
         self._check()
 
     def flush(self) -> None:
         """Make everything durable, here and now."""
-        flush = self.begin_flush()
-        if flush is not None:
+        while (flush := self.begin_flush()) is not None:
             flush.run()
             self.end_flush(flush)
+            if self.durable_offset == self.end_offset:
+                return
 
     def close(self) -> None:
         """Make everything durable, producer state at the end included, and close the files."""

@@ -8,6 +8,7 @@ from tests.storage.logs import SMALL, Host, Keeper, batch, contents, offsets, pl
 from tidelog.protocol.batch import build, read_header, stamp
 from tidelog.protocol.errors import CorruptMessage, DamagedLog, DiskFull, InvalidRecord, StorageError
 from tidelog.storage.config import LogConfig
+from tidelog.storage.flushing import SEGMENTS_AT_ONCE
 from tidelog.storage.producer_snapshots import snapshot_name, snapshot_offsets
 from tidelog.storage.recovery import Checkpointed, Opening
 
@@ -97,6 +98,21 @@ def test_a_flush_that_cannot_open_a_file_is_refused_and_may_begin_again() -> Non
     host.directory.rename("elsewhere", missing.rpartition("/")[2])
     host.log.flush()
     assert host.log.durable_offset == 80
+
+
+def test_a_flush_of_very_many_segments_takes_them_in_turns() -> None:
+    """A client whose clock jumps may begin a segment with each batch: all at once, their files would not open."""
+    host = filled(600, LogConfig(segment_bytes=1024, segment_ms=1), max_open=4)
+    assert len(host.log.segments) == 600
+    flush = host.log.begin_flush()
+    assert flush is not None
+    assert len(host.keeper.open_segments) <= SEGMENTS_AT_ONCE + 4
+    flush.run()
+    host.log.end_flush(flush)
+    assert host.log.durable_offset == 2 * SEGMENTS_AT_ONCE
+    host.flush()
+    host.cut_power_and_open()
+    assert host.log.end_offset == 1200
 
 
 def test_a_log_is_not_let_go_while_it_is_flushed() -> None:
