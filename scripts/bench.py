@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
     # A stop is a stop, and what was made is removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     tune_malloc()  # as the product's processes do
-    began = time.perf_counter()
+    began, before = time.perf_counter(), evidence.codes(benches, ROOT)
     measured = []
     with tempfile.TemporaryDirectory(prefix="tidelog-bench-", dir=options.directory) as directory:
         settings = Settings(Path(directory), options.rounds, options.quick)
@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> int:
             measured.append(run(bench, settings))
             print(table.of(measured[-1]), flush=True)
     command = shlex.join(["scripts/bench", *arguments])
-    entry = evidence.entry(measured, settings, command, time.perf_counter() - began, ROOT)
+    entry = evidence.entry(measured, settings, command, time.perf_counter() - began, before, ROOT)
     if options.json:
         Path(options.json).write_text(json.dumps(entry, indent=1, ensure_ascii=False) + "\n", "utf-8")
     if options.record:

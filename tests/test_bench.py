@@ -141,13 +141,22 @@ def test_evidence_counts_while_the_code_that_it_ran_is_unchanged(tree: Path, pat
 
 def test_a_kept_run_has_its_rounds_and_names_no_machine(tmp_path: Path) -> None:
     measured = [Measured(BENCHES[0], [Taken(ROW, [3, 1, 2], [1, 1, 1])], [0.25], 4)]
-    kept = evidence.entry(measured, Settings(tmp_path, rounds=3), "scripts/bench", 4.2, ROOT)
+    before = evidence.codes(BENCHES, ROOT)
+    kept = evidence.entry(measured, Settings(tmp_path, rounds=3), "scripts/bench", 4.2, before, ROOT)
     row = kept["benches"][BENCHES[0].name]["rows"][0]
     assert (row["median"], row["spread"], row["rounds"], row["met"]) == (2, [1, 3], [3, 1, 2], True)
     told = json.dumps(kept)
     assert set(kept["machine"]) == {"cores", "system", "architecture", "python", "packages"}
     assert str(ROOT) not in told
     assert str(tmp_path) not in told
+
+
+def test_code_that_changed_during_a_run_is_no_evidence(tmp_path: Path) -> None:
+    measured = [Measured(BENCHES[0], [Taken(ROW, [3], [1])], [], 4)]
+    before = {BENCHES[0].name: "other code"}
+    kept = evidence.entry(measured, Settings(tmp_path), "scripts/bench", 4.2, before, ROOT)
+    evidence.append(tmp_path / "bench.json", kept)
+    assert [one.counts for one in evidence.standing(tmp_path / "bench.json", ROOT)] == [False]
 
 
 def test_the_evidence_that_is_kept_can_be_read() -> None:

@@ -4,6 +4,7 @@ Wall time of whole processes, twenty over the rounds, modules compiled beforehan
 the goal is missed, the most expensive imports are printed.
 """
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,12 @@ MOST_MS = 150.0
 
 def _run(command: tuple[str, ...]) -> None:
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True, timeout=30)
+
+
+def _cpu_ms() -> float:
+    """CPU time of all processes that have been run."""
+    used = os.times()
+    return (used.children_user + used.children_system) * 1000
 
 
 def dearest_imports(count: int) -> list[str]:
@@ -41,7 +48,7 @@ def _begin(settings: Settings) -> Iterator[Round]:
     seen: list[float] = []
 
     def take(number: int) -> Readings:
-        helping, nothing = [], []
+        helping, nothing, began = [], [], _cpu_ms()
         for turn in range(each):
             readings = interleave(
                 number + turn,
@@ -53,7 +60,8 @@ def _begin(settings: Settings) -> Iterator[Round]:
             helping.append(readings["help"])
             nothing.append(readings["nothing"])
         seen.append(median(helping))
-        return {"help": median(helping), "nothing": median(nothing)}
+        both = (_cpu_ms() - began) / each
+        return {"help": median(helping), "nothing": median(nothing), "cpu": both}
 
     _run(HELP)
     yield take
@@ -70,6 +78,7 @@ ROWS = (
         "an interpreter that does nothing",
         Goal("figure", False, MOST_MS, "C4"),
     ),
+    Row("CPU time of both", "ms", "cpu"),
 )
 BENCH = Bench(
     "command",

@@ -11,7 +11,7 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.metadata import version
@@ -33,10 +33,20 @@ class Standing:
     counts: bool
 
 
+def codes(benches: Iterable[Bench], root: Path) -> dict[str, str]:
+    """Each bench's code as it is now: to be taken before they run."""
+    return {bench.name: code(modules_of(bench), root) for bench in benches}
+
+
 def entry(
-    measured: Sequence[Measured], settings: Settings, command: str, seconds: float, root: Path
+    measured: Sequence[Measured],
+    settings: Settings,
+    command: str,
+    seconds: float,
+    before: Mapping[str, str],
+    root: Path,
 ) -> dict[str, Any]:
-    """A run as it is kept."""
+    """A run as it is kept. `before`: the `codes` when it began."""
     return {
         "date": time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime()),
         "commit": _git(root, "rev-parse", "HEAD"),
@@ -44,7 +54,7 @@ def entry(
         "settings": {"rounds": settings.rounds, "quick": settings.quick},
         "machine": machine(),
         "duration_s": round(seconds, 1),
-        "benches": {one.bench.name: _bench(one, root) for one in measured},
+        "benches": {one.bench.name: _bench(one, before[one.bench.name], root) for one in measured},
     }
 
 
@@ -130,11 +140,12 @@ def modules_of(bench: Bench) -> list[str]:
     return [bench.begin.__module__, *bench.also_runs]
 
 
-def _bench(measured: Measured, root: Path) -> dict[str, Any]:
+def _bench(measured: Measured, before: str, root: Path) -> dict[str, Any]:
     modules = modules_of(measured.bench)
     return {
         "modules": modules,
-        "code": code(modules, root),
+        # What was edited under a run's feet is nothing that the run has measured.
+        "code": before if before == code(modules, root) else "changed during the run",
         "seconds": round(measured.seconds, 1),
         "foreign_cores": [_short(load) for load in measured.foreign],
         "rows": [_row(taken) for taken in measured.rows],

@@ -23,7 +23,8 @@ SIZE = len(frame_start(encode_head(1000, ASK)))
 WINDOW = 64
 _TURN = 10
 
-_SEQUENTIAL = Goal("ratio", False, 1.5, "PERFORMANCE 3: 67 us beside 62")
+# Cores are awake here: the prototype took 16.8 us beside 11.8 of blocking sockets, 1.42, of which 70 %.
+_SEQUENTIAL = Goal("ratio", False, 2.0, "PERFORMANCE 3, 70 %")
 _PIPELINED = Goal("figure", True, 92, "PERFORMANCE 3: 131 k/s, 70 %")
 
 
