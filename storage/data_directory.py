@@ -110,6 +110,7 @@ class DataDirectory:
         try:
             self.write_recovery_points().run()
             self.write_log_starts().run()
+            self.write_high_watermarks({}).run()  # none above its log's end: what is lost is missed once
         except NoRoom as problem:
             self.report.problems.append(str(problem))
             for partition, log in list(self.logs.items()):
