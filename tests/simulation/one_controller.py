@@ -79,6 +79,7 @@ from tidelog.replication.fetch import check_place
 from tidelog.storage.config import LogConfig
 from tidelog.storage.crashes import Life
 from tidelog.storage.data_directory import DataDirectory
+from tidelog.storage.files import Lock
 from tidelog.storage.identity import claim
 from tidelog.storage.log import Log
 from tidelog.storage.names import parse_partition
@@ -163,6 +164,7 @@ class OneController:
         self._appended = asyncio.Event()
         self._connections: dict[BrokerId, ServerConnection] = {}
         self._group: asyncio.TaskGroup
+        self._ended = False
         self._handlers: dict[type[Request], Callable[[Any, Incoming], Reply]] = {
             RegisterBroker: self._register,
             BrokerHeartbeat: self._beat,
@@ -176,7 +178,14 @@ class OneController:
 
     async def run(self, ready: Callable[[], None] = lambda: None) -> None:
         """Serve until cancelled."""
-        self._open()
+        lock = self._open()
+        try:
+            await self._serve_until_cancelled(ready)
+        except asyncio.CancelledError:
+            lock.release()  # what the death of a process does by itself
+            raise
+
+    async def _serve_until_cancelled(self, ready: Callable[[], None]) -> None:
         async with asyncio.TaskGroup() as group:
             self._group = group
             listener = await listen(self.host, self.port, self._receive, self._bounds)
@@ -190,9 +199,10 @@ class OneController:
                 ready()
                 await asyncio.get_running_loop().create_future()
             finally:
+                self._ended = True
                 listener.close()
 
-    def _open(self) -> None:
+    def _open(self) -> Lock:
         env, now_ms = self._env, self._now_ms()
         claimed = claim(
             env.directory,
@@ -230,6 +240,7 @@ class OneController:
         self.log.flush()
         unfenced = [broker for broker, state in self.working.brokers.items() if not state.fenced]
         self._sessions = Sessions(self.config.liveness, unfenced, now_ms)
+        return claimed.lock
 
     def _replay(self) -> None:
         while self.working.end_offset < self.log.end_offset:
@@ -433,7 +444,7 @@ class OneController:
                 self._suspect(broker, known.epoch)
 
     def _suspect(self, broker: BrokerId, epoch: Epoch) -> None:
-        if self.config.fast_fencing:
+        if self.config.fast_fencing and not self._ended:
             self._group.create_task(self._probe(broker, epoch))
 
     async def _probe(self, broker: BrokerId, epoch: Epoch) -> None:

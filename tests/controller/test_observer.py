@@ -1,0 +1,345 @@
+"""Following the metadata log on real sockets, and what the controller promises (design 4.5, 4.14, 4.15; I-43, I-50)."""
+
+import asyncio
+import contextlib
+from dataclasses import replace
+
+import pytest
+
+from tests.controller.conftest import Quorum
+from tests.controller.nodes import PATIENT, Member
+from tests.protocol.io.peers import Node, until
+from tests.storage.logs import contents
+from tidelog.controller.facts import METADATA_TOPIC_ID, NothingHappened
+from tidelog.protocol.errors import (
+    BY_CODE,
+    IneligibleReplica,
+    InvalidRequest,
+    InvalidUpdateVersion,
+    NotController,
+    NotLeaderOrFollower,
+    RequestTimedOut,
+    StaleBrokerEpoch,
+    TopicAlreadyExists,
+    UnknownTopicId,
+    UnsupportedFormat,
+)
+from tidelog.protocol.io import Incoming, connect
+from tidelog.protocol.messages import (
+    AllocateProducerIds,
+    BrokerHeartbeat,
+    DeleteTopics,
+    Fetch,
+    FetchReply,
+    Leader,
+    PartitionFetch,
+    PartitionFetched,
+    Produce,
+)
+from tidelog.protocol.records import encode
+from tidelog.protocol.types import BrokerId
+
+ONE, TWO = BrokerId(1), BrokerId(2)
+
+
+async def two_in_sync(quorum: Quorum) -> tuple[Member, Member, bytes]:
+    """Two brokers that are alive, and a topic that the first of them leads."""
+    one, two = quorum.member(1), quorum.member(2)
+    await one.join()
+    await two.join()
+    topic_id = (await one.create("orders", factor=2)).topics[0].topic_id
+    assert topic_id is not None
+    await quorum.all_know()
+    return one, two, topic_id
+
+
+# ── following ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_broker_is_registered_and_unfenced_where_everybody_sees_it(quorum: Quorum) -> None:
+    one, two = quorum.member(1), quorum.member(2)
+    reply = await one.register()
+    assert (await one.beat()).session_timeout_ms == 60_000
+    await one.join()
+    await quorum.all_know()
+    assert two.observer.image.live_epoch(ONE) == reply.broker_epoch
+    assert bytes.fromhex(reply.cluster_id) == two.observer.image.cluster_id
+
+
+async def test_a_topic_is_seen_with_its_leader(quorum: Quorum) -> None:
+    one, two, topic_id = await two_in_sync(quorum)
+    (p,) = two.observer.image.partitions_of(topic_id)
+    assert (p.leader, p.isr, p.min_isr, two.observer.image.topic_ids) == (1, (1, 2), 2, {"orders": topic_id})
+    assert one.observer.image.facts() == two.observer.image.facts() == quorum.node.working.facts()
+
+
+async def test_every_batch_is_told_once_with_what_it_changed(quorum: Quorum) -> None:
+    _, two, topic_id = await two_in_sync(quorum)
+    told = [changes for changes in two.changes if topic_id in changes.topics]
+    assert [changes.partitions for changes in told] == [((topic_id, 0),)]
+
+
+async def test_who_comes_later_reads_everything(quorum: Quorum) -> None:
+    one, _, _ = await two_in_sync(quorum)
+    late = quorum.member(3)
+    await quorum.all_know()
+    assert late.observer.image.facts() == one.observer.image.facts()
+
+
+async def test_who_restarts_knows_what_was_committed_before_it_has_asked_anybody(quorum: Quorum) -> None:
+    one, _, topic_id = await two_in_sync(quorum)
+    await quorum.stop()
+    await quorum.stop(one)
+    one.host.kill_and_open()
+    one.begin()
+    quorum.follow(one)
+    await until(lambda: one.observer.caught_up_to == one.known_committed, "it has read its own copy")
+    assert topic_id in one.observer.image.topics
+    assert not one.observer.connected
+
+
+async def test_a_controller_that_restarts_knows_everything_and_leads_in_a_new_epoch(quorum: Quorum) -> None:
+    one, two, _ = await two_in_sync(quorum)
+    before, epoch = quorum.node.working.facts(), quorum.node.epoch
+    await quorum.stop()
+    await quorum.start()
+    assert (quorum.node.working.facts(), quorum.node.epoch) == (before, epoch + 1)
+    await two.create("invoices")
+    await quorum.all_know()
+    assert sorted(one.observer.image.topic_ids) == ["invoices", "orders"]
+    assert (one.observer.quorum_epoch, one.lost, two.lost) == (epoch + 1, 1, 1)
+
+
+async def test_what_was_not_committed_is_cut_off_when_the_log_parts(quorum: Quorum) -> None:
+    one = quorum.member(1)
+    await quorum.all_know()
+    await quorum.stop()
+    end, epoch = one.host.log.end_offset, quorum.node.epoch
+    one.host.log.append(encode([b"of a leader that lost it"], now_ms=1), epoch, 1)
+    await quorum.start()
+    await until(lambda: one.observer.quorum_epoch > epoch and one.observer.caught_up_to > end, "it goes on")
+    await quorum.all_know()
+    assert contents(quorum.node.log).startswith(contents(one.host.log))
+
+
+async def test_a_fact_from_the_future_stops_who_reads_it(quorum: Quorum) -> None:
+    one = quorum.member(1)
+    await quorum.all_know()
+    quorum.node.log.append(encode([b"\x91\x63"], now_ms=1), quorum.node.epoch, 1)
+    quorum.node._appended.set()
+    with pytest.raises(UnsupportedFormat):
+        await quorum.outcome(one)
+    assert one.observer.caught_up_to < quorum.node.log.end_offset
+
+
+# ── whom to ask ───────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_controller_that_does_not_lead_says_who_does(quorum: Quorum) -> None:
+    def point(request: Incoming) -> None:
+        assert isinstance(request.message, Fetch)
+        entry = PartitionFetched(
+            METADATA_TOPIC_ID, 0, NotLeaderOrFollower.code, current_leader=Leader(ONE, 1)
+        )
+        request.reply(FetchReply((entry,)))
+
+    async with Node() as other:
+        other.handler = point
+        member = Member(1, {7: ("127.0.0.1", other.port), 1: ("127.0.0.1", quorum.port)}, quorum.ledger)
+        quorum.follow(member)
+        await until(lambda: member.observer.connected, "the right one is found")
+        assert (member.observer.controller_id, member.observer.quorum_epoch) == (1, quorum.node.epoch)
+        await quorum.stop(member)
+
+
+async def test_a_silent_controller_is_left_for_another(quorum: Quorum) -> None:
+    async with Node() as silent:
+        member = Member(1, {7: ("127.0.0.1", silent.port), 1: ("127.0.0.1", quorum.port)}, quorum.ledger)
+        quorum.follow(member)
+        await member.join()
+        assert member.observer.controller_id == 1
+        await quorum.stop(member)
+
+
+async def test_a_request_is_built_anew_for_whoever_leads_then(quorum: Quorum) -> None:
+    one = quorum.member(1)
+    await one.join()
+    epochs: list[int] = []
+
+    def build(epoch: int) -> BrokerHeartbeat:
+        epochs.append(epoch)
+        return BrokerHeartbeat(ONE, one.epoch, epoch if len(epochs) > 2 else 99, 0)
+
+    assert not (await one.ask(build)).error
+    assert epochs == [1, 1, 1]
+
+
+async def test_nobody_waits_for_a_controller_longer_than_it_likes(quorum: Quorum) -> None:
+    one = quorum.member(1)
+    await one.join()
+    await quorum.stop()
+    with pytest.raises(RequestTimedOut):
+        await one.ask(lambda epoch: BrokerHeartbeat(ONE, 1, epoch, 0), 200)
+    await until(lambda: one.lost == 1, "it is told that the controller is gone")
+
+
+async def test_a_request_that_waits_goes_to_the_controller_that_comes(quorum: Quorum) -> None:
+    one = quorum.member(1)
+    await one.join()
+    await quorum.stop()
+    waiting = asyncio.create_task(one.create("orders"))
+    await until(lambda: not one.observer.connected, "the controller is gone")
+    await quorum.start()
+    assert not (await waiting).topics[0].error
+
+
+# ── what is decided ───────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_proposal_is_applied_and_read_in_the_log(quorum: Quorum) -> None:
+    one, _, topic_id = await two_in_sync(quorum)
+    entry = await one.propose(topic_id, (1,))
+    await until(lambda: one.observer.caught_up_to > entry.metadata_offset, "it is read")
+    p = one.observer.image.partitions[topic_id, 0]
+    assert (entry.error, p.isr, p.elr, p.partition_epoch) == (0, (1,), (2,), 1)
+
+
+async def test_proposals_are_refused_with_their_reasons(quorum: Quorum) -> None:
+    one, two, topic_id = await two_in_sync(quorum)
+    answers = [
+        await two.propose(topic_id, (1, 2)),
+        await one.propose(topic_id, (2,), 2),
+        await one.propose(topic_id, (1,), 2),
+        await one.propose(topic_id, (1,), 3),
+    ]
+    assert [BY_CODE[entry.error] if entry.error else None for entry in answers] == [
+        InvalidRequest,
+        InvalidRequest,
+        InvalidUpdateVersion,
+        None,
+    ]
+
+
+async def test_who_is_fenced_does_not_join_the_isr(quorum: Quorum) -> None:
+    one, two, topic_id = await two_in_sync(quorum)
+    await two.beat(want_fence=True)
+    await quorum.all_know()
+    assert one.observer.image.partitions[topic_id, 0].isr == (1,)
+    assert (await one.propose(topic_id, (1, 2))).error == IneligibleReplica.code
+
+
+async def test_an_older_process_is_not_heard(quorum: Quorum) -> None:
+    one, _, topic_id = await two_in_sync(quorum)
+    old, one.life = one.epoch, 2
+    await one.register()
+    new, one.epoch = one.epoch, old
+    assert new > old
+    assert (await one.beat()).error == StaleBrokerEpoch.code
+    assert (await one.propose(topic_id, (1,))).error == StaleBrokerEpoch.code
+
+
+async def test_a_name_is_taken_once(quorum: Quorum) -> None:
+    one, _, _ = await two_in_sync(quorum)
+    assert (await one.create("orders")).topics[0].error == TopicAlreadyExists.code
+
+
+async def test_a_removed_topic_is_gone_everywhere(quorum: Quorum) -> None:
+    one, two, topic_id = await two_in_sync(quorum)
+    reply = await one.ask(lambda epoch: DeleteTopics(("orders",), (topic_id,), quorum_epoch=epoch))
+    assert [entry.error for entry in reply.topics] == [0, UnknownTopicId.code]
+    await until(lambda: two.observer.caught_up_to >= reply.metadata_offset, "it is read")
+    assert two.observer.image.partitions == {}
+
+
+async def test_producer_ids_are_given_out_once_whatever_happens(quorum: Quorum) -> None:
+    one = quorum.member(1)
+    await one.join()
+
+    async def block() -> range:
+        reply = await one.ask(lambda epoch: AllocateProducerIds(ONE, one.epoch, epoch))
+        return range(reply.first, reply.first + reply.count)
+
+    blocks = [await block(), await block()]
+    await quorum.stop()
+    await quorum.start()
+    blocks.append(await block())
+    assert [(one.start, one.stop) for one in blocks] == [(0, 1000), (1000, 2000), (2000, 3000)]
+
+
+async def test_a_request_for_another_epoch_is_refused(quorum: Quorum) -> None:
+    connection = await connect("127.0.0.1", quorum.port)
+    reply, _ = await connection.call(BrokerHeartbeat(ONE, 1, 99, 0))
+    assert (reply.error, reply.quorum_epoch) == (NotController.code, 1)  # type: ignore[attr-defined]
+    connection.close()
+    await connection.wait_closed()
+
+
+async def test_a_controller_keeps_no_other_log(quorum: Quorum) -> None:
+    connection = await connect("127.0.0.1", quorum.port)
+    with pytest.raises(UnknownTopicId):
+        await connection.call(Fetch(0, 0, 0, (PartitionFetch(bytes(16), 0, 0, 0),)))
+    with contextlib.suppress(Exception):
+        await connection.call(Produce(-1, 0, ()))
+    connection.close()
+    await connection.wait_closed()
+
+
+# ── who is alive ──────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_who_is_silent_is_fenced_and_others_lead(quorum: Quorum) -> None:
+    await quorum.again(replace(PATIENT, session_timeout_ms=500))
+    _, two, topic_id = await two_in_sync(quorum)
+
+    def led_by_two() -> bool:
+        return two.observer.image.partitions[topic_id, 0].leader == TWO
+
+    beating = asyncio.create_task(beat_for_ever(two))
+    await until(led_by_two, "the silent one is fenced")
+    beating.cancel()
+    assert two.observer.image.live_epoch(ONE) is None
+    assert quorum.node.fenced_fast == []
+
+
+async def beat_for_ever(member: Member) -> None:
+    while True:
+        await member.beat()
+        await asyncio.sleep(0.05)
+
+
+async def test_who_is_gone_and_whose_port_refuses_is_fenced_at_once(quorum: Quorum) -> None:
+    await quorum.again(replace(PATIENT, fast_fencing=True))
+    one, two, topic_id = await two_in_sync(quorum)
+    await quorum.stop(one)  # its port is nobody's
+    quorum.members.remove(one)
+    await until(lambda: two.observer.image.partitions[topic_id, 0].leader == TWO, "the other one leads")
+    assert quorum.node.fenced_fast == [ONE]
+
+
+async def test_who_is_gone_but_whose_port_accepts_is_given_its_time(quorum: Quorum) -> None:
+    await quorum.again(replace(PATIENT, fast_fencing=True))
+    async with Doorkeeper() as door:
+        one = quorum.member(1, port=door.port)
+        await one.join()
+        await quorum.stop(one)
+        await until(lambda: door.callers == 1, "somebody looks whether it is there")
+    assert quorum.node.working.live_epoch(ONE) is not None
+
+
+class Doorkeeper(Node):
+    """Somebody who listens where the broker did."""
+
+    callers = 0
+
+    def _handle(self, request: Incoming) -> None:
+        self.callers += 1
+        super()._handle(request)
+
+
+async def test_idle_time_is_written_down(quorum: Quorum) -> None:
+    one = quorum.member(1)
+    await quorum.all_know()
+    end = one.observer.caught_up_to
+    await until(lambda: one.observer.caught_up_to > end, "an idle controller says that nothing happened")
+    assert quorum.node.log.end_offset > end
+    assert NothingHappened() not in one.observer.image.facts()
