@@ -45,11 +45,16 @@ def main() -> int:
         "--off", nargs="+", default=[], choices=NAMES, metavar="RULE", help="switch these off"
     )
     parser.add_argument("--rules", action="store_true", help="how long each rule stays unmissed, as a table")
+    parser.add_argument(
+        "--story", choices=NAMES, metavar="RULE", help="tell the written history about this rule"
+    )
     parser.add_argument("--until", type=int, help="go on to this seed, and write docs/evidence/model.json")
     parser.add_argument("--check", action="store_true", help="whether the recorded runs are of this model")
     options = parser.parse_args()
     if options.check:
         return check()
+    if options.story:
+        return tell_story(options.story)
     if options.rules:
         return table(options.seconds, options.length, options.off or NAMES)
     if options.seed is not None:
@@ -101,6 +106,16 @@ def show(rules: Rules, seed: int, length: int) -> int:
     print(f"seed {seed}: {outcome.steps} steps, {len(choices)} are enough")
     print(transcript(rules, outcome.settings, choices))
     return 1
+
+
+def tell_story(name: str) -> int:
+    """A history that was written by hand, in columns."""
+    history = catalogue.story(name)
+    if history is None:
+        print(f"no history is about {name}")
+        return 1
+    print(transcript(history.rules, history.settings, history.choices, healing=False))
+    return 0
 
 
 def table(seconds: float, length: int, names: tuple[str, ...]) -> int:

@@ -378,6 +378,192 @@ DELETION_UNDONE_BY_A_KILL = History(
     """,
 )
 
+OLD_REGISTRATION = History(
+    ("starts_counted",),
+    "I-24",
+    STRICT,
+    """
+    kill_process 0
+    start_process 0
+    send_registration 0         # slow
+    kill_process 0
+    start_process 0
+    send_registration 0 0 1     # registered, and in the ELR
+    replay_metadata 0 3
+    registration_arrives 0      # of the process that was killed: neither name matches, so "lossy"
+    """,
+)
+
+LEASE_WITHOUT_METADATA = History(
+    ("lease_needs_metadata",),
+    "I-79",
+    ASYNC,
+    """
+    fence_fast 0 1              # something refuses for 0; 1 leads
+    tick 0
+    tick 0
+    tick 0
+    tick 0
+    tick 0
+    tick 0
+    tick 0                      # its lease is over
+    heartbeat 0 1               # unfenced, and a new lease; it has replayed nothing since
+    read 0
+    """,
+)
+
+MOVING_TO_TWO_AND_THREE = Settings(brokers=4, replicas=2, min_isr=2, group=False, unclean=0)
+
+TARGET_REPLACED = History(
+    ("replace_keeps_members",),
+    "I-53",
+    MOVING_TO_TWO_AND_THREE,
+    """
+    fence_fast 1 1
+    reassignment_begins 0 4 1   # to 2 and 3
+    replay_metadata 0 3
+    replay_metadata 2 3
+    fetch_round 2
+    propose_expansion 0 2
+    alter_arrives 0             # ISR 0 and 2: enough, so the ELR is empty
+    reassignment_begins 0 3     # no, to 3: 2 leaves, and 0 is alone
+    """,
+)
+
+CANCELLED_WITHOUT_THE_ELR = History(
+    ("guard_counts_eligible",),
+    "I-53",
+    MOVING_TO_TWO_AND_THREE,
+    """
+    reassignment_begins 0 4 1   # to 2 and 3
+    replay_metadata 3 3
+    fence_fast 1 1
+    replay_metadata 0 3
+    fetch_round 3
+    propose_expansion 0 3
+    alter_arrives 0             # ISR 0 and 3
+    fence_fast 3 1              # ISR 0, ELR 3
+    reassignment_cancelled 0    # 3 leaves; the ISR has not become smaller
+    """,
+)
+
+STOPPING_LEADER_DEPOSED = History(
+    ("stopping_leader_stays",),
+    "I-79",
+    ASYNC,
+    """
+    fence_fast 0 1
+    fence_fast 1 1              # ISR 2, ELR 1
+    replay_metadata 2 3
+    stop_politely 2             # the only member stays until the end (4.6)
+    kill_process 1
+    start_process 1
+    send_registration 1 0 1     # any change() finds that 2 is not "alive"
+    read 2
+    """,
+)
+
+UNFLUSHED_SINCE_ASYNC = History(
+    ("mode_change_flushed",),
+    "I-3",
+    Settings(brokers=3, replicas=1, min_isr=1, group=False, unclean=0),
+    """
+    produce_record 0            # committed, in async
+    config_changes 0 0 3        # flush.mode=group
+    cut_power 0
+    start_process 0
+    send_registration 0 0 1     # a host crash in mode group is not lossy
+    replay_metadata 0 3
+    heartbeat 0 1
+    """,
+)
+
+SAME_ANSWER_TWICE = History(
+    ("one_answer_per_request",),
+    "I-6",
+    ASYNC,
+    """
+    produce_record 0
+    fence_fast 0 1
+    replay_metadata 0 3
+    replay_metadata 1 3
+    replay_metadata 2 3
+    produce_record 1
+    send_fetch 0
+    fetch_arrives 0             # "you diverge at 0", slow
+    fetch_round 0               # asked again, truncated
+    fetch_round 0               # one record of epoch 1: the end is 1 again
+    fetch_round 2
+    fetch_round 2
+    fetch_round 0               # committed
+    answer_arrives 0            # same generation, same epoch, same end
+    """,
+)
+
+REPLACED_DISK_LEADS = History(
+    ("host_crash_alone_is_recovered",),
+    "automatic recovery",
+    Settings(brokers=3, replicas=1, min_isr=1, group=False, unclean=0),
+    """
+    produce_record 0
+    kill_process 0
+    fence_fast 0
+    disk_replaced 0
+    start_process 0
+    send_registration 0 0 1
+    replay_metadata 0 3
+    heartbeat 0 1
+    """,
+)
+
+OLD_FETCH_AFTER_BEGINNING_ANEW = History(
+    ("fetches_in_order",),
+    "I-4",
+    RECOVERING,
+    """
+    produce_record 0
+    fetch_round 1
+    fetch_round 2
+    fetch_round 1
+    fetch_round 2               # committed, and 2 knows
+    fence_fast 0 1
+    fence_fast 2 1              # 1 leads, alone in its ISR
+    heartbeat 2 1
+    replay_metadata 1 3
+    replay_metadata 2 3
+    send_fetch 2                # "I end at 1, in epoch 0", slow
+    retain 2                    # 2 deletes its only record
+    fetch_round 2               # and, being no member, begins anew at 0
+    fetch_arrives 2
+    propose_expansion 1 2
+    alter_arrives 1             # 2 joins with nothing
+    """,
+)
+
+PROCESS_BEHIND_THE_NUMBER = History(
+    ("broker_epochs_in_alter",),
+    "I-4",
+    ASYNC,
+    """
+    fence_fast 2 1              # out of the ISR, and back among the living
+    heartbeat 2 1
+    replay_metadata 0 3
+    replay_metadata 2 3
+    produce_record 0
+    fetch_round 1
+    fetch_round 1
+    fetch_round 2
+    fetch_round 2               # the leader knows: 2 ends at 1
+    cut_power 2                 # it does not any more
+    start_process 2
+    send_registration 2 0 1
+    replay_metadata 2 3
+    heartbeat 2 1               # unfenced; the partition's version is the same
+    propose_expansion 0 2
+    alter_arrives 0
+    """,
+)
+
 HISTORIES: tuple[History, ...] = (
     FETCH_FROM_ANOTHER_EPOCH,
     COPY_OF_A_REFUSED_ALTER,
@@ -393,4 +579,14 @@ HISTORIES: tuple[History, ...] = (
     BEGUN_ANEW_IN_THE_MIDDLE,
     CHECKPOINT_ABOVE_THE_NEW_END,
     DELETION_UNDONE_BY_A_KILL,
+    OLD_REGISTRATION,
+    LEASE_WITHOUT_METADATA,
+    TARGET_REPLACED,
+    CANCELLED_WITHOUT_THE_ELR,
+    STOPPING_LEADER_DEPOSED,
+    UNFLUSHED_SINCE_ASYNC,
+    SAME_ANSWER_TWICE,
+    REPLACED_DISK_LEADS,
+    OLD_FETCH_AFTER_BEGINNING_ANEW,
+    PROCESS_BEHIND_THE_NUMBER,
 )

@@ -23,7 +23,9 @@ def test_every_rule_has_a_seed_or_a_history_that_misses_it() -> None:
 
 @pytest.mark.parametrize("planted", SEEDS, ids=lambda seed: "+".join(seed.off))
 def test_a_walk_misses_the_rule_that_is_switched_off(planted: Seed) -> None:
-    assert walk(all_but(*planted.off), planted.number, LENGTH).violation is not None
+    violation = walk(all_but(*planted.off), planted.number, LENGTH).violation
+    assert violation is not None
+    assert violation.invariant == planted.invariant
     assert walk(EVERY_RULE, planted.number, LENGTH).violation is None
 
 
