@@ -8,7 +8,7 @@ r"""Checkpoint files: small texts that spare a node from reading its logs from t
                                                            crc 0edcaadb
 
 ASCII, one space between fields, each line ended by LF, numbers in decimal without sign or leading zero. What
-this keeps true (replication/01-disk, 1.5; I-34, I-35; docs/adr/0050):
+this keeps true (docs/STORAGE.md, 5; I-34, I-35; docs/adr/0050):
 
 * A file is the old state or the new one after any crash, and a cut or changed byte anywhere is noticed.
 * A file that is missing or unreadable stops nobody: it is reported, and its fallback is taken (the table

@@ -7,7 +7,7 @@
     HOST      ended with its machine, or nobody knows: unflushed bytes gone    anything else
     DAMAGED   has lost what was reported as flushed                            recovery, whatever the markers say
 
-What it keeps true (replication/01-disk, 1.8; D6; DECISIONS 2):
+What it keeps true (docs/STORAGE.md, 8):
 
 * A loss of power is never taken for a kill, and no kill for a loss, wherever in a start or stop it strikes:
   `.running` is durable before `.clean_shutdown` goes, and that before any log is opened; at the end

@@ -1,6 +1,6 @@
 """All the logs of one data directory: opened together, checkpointed together, closed together.
 
-What it keeps true (replication/01-disk, 1.1, 1.5, 1.8, 1.13):
+What it keeps true (docs/STORAGE.md, 2, 5, 7 and 8):
 
 * A log begins with nothing of another that had its name: its entries leave every checkpoint before the
   first append (KAFKA-1647), and whose it is stands durably in it before its first segment.
@@ -271,7 +271,7 @@ class DataDirectory:
         self._prepare(RECOVERY_POINTS, points).run()
 
     def report_damage(self, what: str) -> None:
-        """On record before anything is done about it: a kill in between must not hide it (DECISIONS 2)."""
+        """On record before anything is done about it: a kill in between must not hide it (docs/STORAGE.md, 8)."""
         self.report.problems.append(what)
         self.life.worsen(CrashKind.DAMAGED)
 

@@ -1,7 +1,7 @@
 """The leader-epoch cache: which leadership wrote which part of a log.
 
 One entry (epoch, start offset) per epoch that has at least one record in the log, and no other: becoming
-leader adds none (D1). What it keeps true (replication/01-disk, 1.6; I-12):
+leader adds none. What it keeps true (docs/STORAGE.md, 5; I-12):
 
 * It is a pure function of the log's batches and its start, so that it can be rebuilt from them and compared.
 * Epochs and starts both increase strictly; epoch 0 is an epoch like any other (KAFKA-10432 skipped it).
@@ -117,7 +117,7 @@ class LeaderEpochs:
 
 
 def divergence(mine: LeaderEpochs, log_end: Offset, leader: EpochEnd) -> Offset:
-    """Where a follower truncates, given the leader's answer about an epoch it asked for (3.5).
+    """Where a follower truncates, given the leader's answer about an epoch it asked for (docs/REPLICATION.md).
 
     At most one round per epoch above the common prefix leads to it, and none cuts into it. KIP-101: compare
     epochs, not high watermarks, to truncate. KIP-279: the leader names the epoch that its answer is about.

@@ -135,7 +135,7 @@ def read_whole(directory: Directory, name: str) -> bytes:
 def write_whole(directory: Directory, name: str, content: Buffer) -> None:
     """Replace a small file so that after any crash it is whole: the old one or the new one.
 
-    Written beside it, flushed, renamed over it, the directory flushed (replication/01-disk, 1.5). Raises
+    Written beside it, flushed, renamed over it, the directory flushed (docs/STORAGE.md, 1). Raises
     `NoRoom` where it does not fit: then nothing has changed. Any other `OSError` proves nothing.
     """
     temporary = name + TEMPORARY

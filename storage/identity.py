@@ -8,7 +8,7 @@
     directory.id=<32 hex>    controllers are separate
     crc=1a2b3c4d             (`seal`)
 
-What it keeps true (replication/01-disk, 1.8; DECISIONS 1 and 8):
+What it keeps true (docs/STORAGE.md, 2):
 
 * Nothing is written into a directory that is not ours: only an empty one is formatted, and a foreign one is
   refused before even the lock is made.

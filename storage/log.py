@@ -3,7 +3,7 @@
     log_start ............ durable_offset ............ end_offset
         ^ readers begin here     ^ below: on stable storage   ^ the next record's offset
 
-What it keeps true (replication/01-disk, 1.9 to 1.11):
+What it keeps true (docs/STORAGE.md, 10):
 
 * recovery_point <= durable_offset <= end_offset, and log_start <= end_offset, at every step.
 * A batch is refused before anything is changed, or it is whole: bytes, end offset, epochs, producers, indexes.
@@ -467,7 +467,7 @@ class Log:
     # ── cutting ───────────────────────────────────────────────────────────────────────────────────
 
     def truncate_to(self, offset: Offset, now_ms: int) -> None:
-        """Cut off everything at and behind `offset`, in an order that a crash may interrupt anywhere (1.11).
+        """Cut off everything at and behind `offset`, in an order that a crash may interrupt anywhere (docs/STORAGE.md, 10.4).
 
         Not while a flush is under way: what it reports would be of other bytes than those that stand there.
         """
@@ -499,7 +499,7 @@ class Log:
             self._keeper.halt(f"truncate {self} to {offset}", error)
 
     def _lower_recovery_point(self, offset: Offset) -> None:
-        """Say durably that nothing at and behind `offset` is to be trusted, before it is cut (1.11 b)."""
+        """Say durably that nothing at and behind `offset` is to be trusted, before it is cut (docs/STORAGE.md, 5)."""
         try:
             self._keeper.lower_recovery_point(self, offset)
         except NoRoom as refused:
@@ -520,7 +520,7 @@ class Log:
         self._check()
 
     def truncate_fully_and_start_at(self, offset: Offset) -> None:
-        """Forget everything and begin again, empty, at `offset`: nothing here is of use (1.11)."""
+        """Forget everything and begin again, empty, at `offset`: nothing here is of use (docs/STORAGE.md, 10.5)."""
         assert self._flushing is None, f"{self} is being flushed"
         self._lower_recovery_point(0)
         try:

@@ -3,7 +3,7 @@
     00000000000000012345.snapshot     all batches below offset 12345 are in it (exclusive: KAFKA-14618)
 
 They only save time: state is what the log says, and a snapshot spares reading the log from its start. What
-this keeps true (replication/01-disk, 1.7; I-9, I-34, I-35):
+this keeps true (docs/STORAGE.md, 6; I-9, I-34, I-35):
 
 * A file is whole or absent after any crash (KAFKA-9892: written beside, flushed, renamed, names flushed).
 * No snapshot above the log's end is ever loaded: it holds batches that the log has lost.

@@ -2,7 +2,7 @@
 
 Per producer id: its epoch, its last five batches, and its open transaction. It is a fold over batch headers
 (`apply`), in the log's order, on leaders and followers alike; `check` asks, before anything is written,
-what a batch from a client would be. What it keeps true (replication/02-leader, 2.5; 01-disk, 1.7; I-9, I-55):
+what a batch from a client would be. What it keeps true (docs/STORAGE.md, 6; I-9, I-55):
 
 * `check` changes nothing, `apply` refuses nothing: the log is the truth, and a follower copies it.
 * State is replayed, never guessed: a snapshot at offset X and the batches from X to Y give what all batches
@@ -24,7 +24,7 @@ Which answer a batch (epoch, first_sequence, last_sequence) gets, the first line
 and what would be appended is InvalidTxnState while a transaction is open that the batch is not part of.
 
 A transaction's marker (control batch) needs only its header here: committed or aborted, it ends the
-transaction, raises the epoch and lets sequences begin at 0 again (05-clients, D13). The coordinator epoch in
+transaction, raises the epoch and lets sequences begin at 0 again. The coordinator epoch in
 its payload is kept and saved but not read yet: nothing asks for it before markers are accepted from
 coordinators, and that is where an old coordinator has to be refused.
 """

@@ -4,7 +4,7 @@
     at and above it               every batch is verified, written again and flushed; the first that is not
                                   whole ends the log (a torn tail), and what lies behind it is removed
 
-What it keeps true (replication/01-disk, 1.13; I-30, I-31, I-34 to I-36):
+What it keeps true (docs/STORAGE.md, 7 and 9; I-30, I-31, I-34 to I-36):
 
 * What comes out is a prefix of what was written, with everything in it that was ever reported as durable.
 * Bytes are not trusted because they can be read: a flush that failed in an earlier life leaves pages that

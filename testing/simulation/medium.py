@@ -1,6 +1,6 @@
 """What a simulated medium holds, beside what its users see: the difference is what a power cut may take.
 
-What it keeps true (replication/07-simulation, 7.4; docs/adr/0040):
+What it keeps true (docs/adr/0040):
 
 * A file is its visible bytes, its bytes on the medium, and in order the writes and truncations in between.
 * A directory is its visible names and its names on the medium; the changes in between are in one journal for the

@@ -1,4 +1,4 @@
-"""Checkpoint files (replication/01-disk, 1.5; I-34, I-35; docs/adr/0050)."""
+"""Checkpoint files (docs/STORAGE.md, 5; I-34, I-35; docs/adr/0050)."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -215,7 +215,7 @@ def test_a_changed_byte_is_noticed_in_any_file(damage: tuple[dict[TopicPartition
 
 
 def test_a_grammar_without_a_checksum_is_caught() -> None:
-    """What 1.5 had at first: strict reading alone takes 813 for 812."""
+    """What these files had at first: strict reading alone takes 813 for 812."""
 
     def encode_plainly(offsets: dict[TopicPartition, int]) -> bytes:
         return encode_offsets(offsets)[:-13]

@@ -1,4 +1,4 @@
-"""How the last life ended, and what it may have cost (replication/01-disk, 1.8; D6; DECISIONS 2)."""
+"""How the last life ended, and what it may have cost (docs/STORAGE.md, 8)."""
 
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -393,7 +393,7 @@ def test_a_crash_at_every_operation_of_a_life_is_believed_to_be_what_it_was(
 
 @pytest.mark.parametrize("crash", [Killed, PowerCut])
 def test_a_second_crash_during_the_start_after_the_first_changes_nothing(crash: type[Crash]) -> None:
-    """DECISIONS 2, over every pair of operations of a life and of the start that follows."""
+    """Over every pair of operations of a life and of the start that follows."""
     for first in range(1, LIFE):
         for second in range(1, 12):
             for other in (Killed, PowerCut):
@@ -408,7 +408,7 @@ def test_a_whole_life_is_crashed_at_every_one_of_its_operations() -> None:
 
 
 class RemovesTheCleanMarkerFirst(Life):
-    """1.8 as it was before DECISIONS 2: for a moment there was neither marker."""
+    """As it was once: for a moment there was neither marker."""
 
     def _write(self, name: str, marker: Marker) -> None:
         if name != RUNNING or not self._directory.exists(CLEAN_SHUTDOWN):
@@ -439,7 +439,7 @@ class RemembersTheLastLifeOnly(Life):
 
 
 class CallsAnUnregisteredStopClean(Life):
-    """The clean marker of 1.8: an epoch, and nothing of what happened since."""
+    """A clean marker of less: an epoch, and nothing of what happened since."""
 
     def stop_cleanly(self) -> None:
         self._marker = replace(self._marker, worst=CLEAN)

@@ -194,7 +194,7 @@ def test_without_recovery_points_everything_is_verified(node: Node) -> None:
 
 
 def test_damage_is_remembered_until_the_controller_knows(node: Node) -> None:
-    """A kill right behind recovery must not make a damaged replica look whole (DECISIONS 2)."""
+    """A kill right behind recovery must not make a damaged replica look whole (docs/STORAGE.md, 8)."""
     node.fill()
     node.stop_and_start()
     segment = node.data.logs[ORDERS].segments[1].name

@@ -1,4 +1,4 @@
-"""The leader-epoch cache (replication/01-disk, 1.6; I-12) and where two logs part (03-follower, 3.5)."""
+"""The leader-epoch cache (docs/STORAGE.md, 5; I-12) and where two logs part (docs/REPLICATION.md)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ def three() -> LeaderEpochs:
     return LeaderEpochs(THREE.entries)
 
 
-# ── the sentences of 1.6 ──────────────────────────────────────────────────────────────────────────────
+# ── one sentence after the other ──────────────────────────────────────────────────────────────────────────────
 
 
 def test_the_first_batch_of_an_epoch_begins_an_entry_and_no_other_does() -> None:
@@ -117,7 +117,7 @@ def test_changes_are_counted_so_that_the_file_is_written_only_after_one() -> Non
     assert epochs.changes == before + 1
 
 
-# ── a pure function of the log (D1, I-12) ─────────────────────────────────────────────────────────────
+# ── a pure function of the log (I-12) ─────────────────────────────────────────────────────────────
 
 
 @dataclass
@@ -151,7 +151,7 @@ STEPS = st.lists(
 
 
 def nothing(_epochs: LeaderEpochs, _epoch: int, _log_end: int) -> None:
-    """What becoming leader does to the cache (D1)."""
+    """What becoming leader does to the cache."""
 
 
 def check_against_the_log(
@@ -237,7 +237,7 @@ def test_a_cache_that_is_no_function_of_the_log_is_caught(bug: Cache) -> None:
     assert_caught(partial(check_against_the_log, cache=bug), STEPS)
 
 
-# ── where two logs part (3.5) ─────────────────────────────────────────────────────────────────────────
+# ── where two logs part ─────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

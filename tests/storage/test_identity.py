@@ -1,4 +1,4 @@
-"""Whose data this is (replication/01-disk, 1.8; DECISIONS 1 and 8)."""
+"""Whose data this is (docs/STORAGE.md, 2)."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -68,7 +68,7 @@ def test_an_empty_directory_becomes_this_nodes(tmp_path: Path) -> None:
 
 
 def test_the_directory_id_is_kept_before_the_cluster_has_an_id(tmp_path: Path) -> None:
-    """DECISIONS 1: it is told to the other voters in the first election, and must not change after a crash."""
+    """It is told to the other voters in the first election, and must not change after a crash."""
     directory = open_directory(str(tmp_path))
     reclaimed(directory)
     again = claim(

@@ -1,4 +1,4 @@
-"""The log: what it takes, what it gives, and what it keeps true in between (replication/01-disk)."""
+"""The log: what it takes, what it gives, and what it keeps true in between (docs/STORAGE.md, 10)."""
 
 import errno
 

@@ -180,7 +180,7 @@ def empty(host: Host) -> None:
 
 
 def test_a_flush_whose_epochs_do_not_fit_is_refused_and_moves_nothing() -> None:
-    """DECISIONS 9: a full disk ends no process; what was promised before stays promised."""
+    """A full disk ends no process; what was promised before stays promised."""
     host = filled(5)
     fill_up(host)
     with pytest.raises(DiskFull):

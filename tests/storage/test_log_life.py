@@ -167,7 +167,7 @@ def a_failed_flush_that_is_taken_for_a_success(plant: pytest.MonkeyPatch) -> Non
 
 
 def recovery_that_trusts_the_page_cache(plant: pytest.MonkeyPatch) -> None:
-    """What a failed flush left behind reads well and is not on the disk (D12)."""
+    """What a failed flush left behind reads well and is not on the disk."""
     verify = Opening._verify
 
     def planted(self: Opening, segment: Segment) -> Iterator[None]:
@@ -192,7 +192,7 @@ def recovery_that_does_not_verify_bodies(plant: pytest.MonkeyPatch) -> None:
 
 
 def truncation_that_keeps_the_recovery_point(plant: pytest.MonkeyPatch) -> None:
-    """Then what is written behind the cut is believed without having been flushed (1.11 b)."""
+    """Then what is written behind the cut is believed without having been flushed."""
 
     def planted(self: Log, offset: Offset) -> None:
         self.recovery_point = min(self.recovery_point, offset)

@@ -1,4 +1,4 @@
-"""Producer state: the table of replication/02-leader 2.5, snapshots of 01-disk 1.7 (I-9, I-55)."""
+"""Producer state: the table in storage/producers.py, and snapshots (docs/STORAGE.md, 6; I-9, I-55)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -155,7 +155,7 @@ def test_a_batch_that_no_producer_sends_is_refused_and_not_taken_for_an_old_one(
 
 
 def test_a_marker_ends_the_transaction_raises_the_epoch_and_begins_sequences_anew() -> None:
-    """05-clients: "producer state epoch := marker epoch, open transaction closed, expect 0" (D13)."""
+    """A marker: "producer state epoch := marker epoch, open transaction closed, expect 0"."""
     producers = holding(batch(0, 3, attributes=TRANSACTIONAL), batch(-1, epoch=1, attributes=CONTROL))
     assert answer_of(producers, batch(3, attributes=TRANSACTIONAL)) is InvalidProducerEpoch
     assert answer_of(producers, batch(3, epoch=1)) is OutOfOrderSequenceNumber
@@ -335,7 +335,7 @@ def check_against_the_model(history: History, kind: Callable[[], Producers] = Pr
             if expected != APPEND:
                 continue
         elif model and header.producer_epoch <= model.epoch:
-            continue  # coordinators end a transaction with a higher epoch (D13)
+            continue  # coordinators end a transaction with a higher epoch
         naive.setdefault(send.pid, NaiveProducer(header.producer_epoch)).apply(header)
         producers.apply(header, 0)
         log.append(header)

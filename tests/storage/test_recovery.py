@@ -1,4 +1,4 @@
-"""Opening a log after every kind of end (replication/01-disk, 1.13; I-30 to I-36)."""
+"""Opening a log after every kind of end (docs/STORAGE.md, 7 and 9; I-30 to I-36)."""
 
 from collections.abc import Callable
 from random import Random
@@ -85,7 +85,7 @@ def test_only_what_was_not_durable_is_scanned() -> None:
 
 
 def test_what_recovery_keeps_it_has_written_and_flushed_again() -> None:
-    """fsyncgate: after a failed flush the pages look right and are not on the disk (D12)."""
+    """fsyncgate: after a failed flush the pages look right and are not on the disk."""
     host = filled(10, ONE_SEGMENT)
     host.disk.fail_flush(suffix=".log")
     with pytest.raises(Halted):

@@ -1,4 +1,4 @@
-"""A small file is replaced whole: 01-disk 1.5, and three ways to get it wrong."""
+"""A small file is replaced whole (docs/STORAGE.md, 1), and three ways to get it wrong."""
 
 import random
 from collections.abc import Callable
