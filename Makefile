@@ -1,6 +1,6 @@
 # A few words; each is one command that can be typed without make.
 
-.PHONY: setup check test bench fuzz model docs demo lock
+.PHONY: setup check test simulate mutants bench fuzz model docs demo lock
 
 setup: ## make .venv ready
 	@root="$(CURDIR)"; . ./scripts/env.sh
@@ -13,6 +13,12 @@ check: setup ## style, types and the fast tests, in well under two minutes
 
 test: ## every test
 	scripts/test
+
+simulate: setup ## storms over simulated clusters: SEED=7 for one, SEEDS=1000 for many
+	scripts/simulate $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),20)) $(if $(SECONDS),--seconds $(SECONDS))
+
+mutants: setup ## look for fresh seeds that catch each planted bug
+	scripts/simulate --mutants
 
 bench: setup ## measure, and compare with what this machine can do at best
 	scripts/bench

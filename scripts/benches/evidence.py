@@ -129,7 +129,7 @@ def _file(module: str, root: Path) -> str | None:
         path = "src/tidelog"
     elif path.startswith("tidelog/"):
         path = path.removeprefix("tidelog/")
-    elif not path.startswith("scripts"):
+    elif not path.startswith(("scripts", "tests")):
         return None
     candidates = (f"{path}.py", f"{path}/__init__.py")
     return next((file for file in candidates if (root / file).is_file()), None)

@@ -35,6 +35,12 @@ QUICK: dict[str, Any] = {
 }
 """Timeouts five times shorter and segments a thousand times smaller than by default: rare branches become common."""
 
+DEFAULTS: dict[str, Any] = {
+    "broker_session_timeout_ms": 9000,
+    "log": LogConfig(segment_bytes=16384, index_interval_bytes=256),
+}
+"""What users get, but for segments: a storm writes too little for large ones."""
+
 
 class Cluster:
     """One controller, `brokers` brokers, and what they are seen to do."""
@@ -120,12 +126,23 @@ class Cluster:
             host = self.hosts[number]
             if not broker.serving or host.loop is None or self._looked_at.get(number) == host.loop.turns:
                 continue
+            if number not in self._looked_at:
+                self._count_start(broker)
             self._looked_at[number] = host.loop.turns
             for place, partition in broker.replicas.partitions.items():
                 if partition.offline is None:
                     self.oracle.look((number, host.life), place, partition)
                 elif "not placed" not in partition.offline:
                     raise AssertionError(f"{partition} went offline")
+
+    def _count_start(self, broker: Broker) -> None:
+        """How the last life of a broker ended, and what its recovery had to do."""
+        counts = self.oracle.counts
+        counts[f"starts after {broker.data.life.last_end.name.lower()}"] += 1
+        for findings in broker.data.report.found.values():
+            counts["recoveries that verified a tail"] += findings.verified_bytes > 0
+            counts["recoveries that cut a torn tail"] += findings.torn_bytes > 0
+            counts["recoveries that found damage"] += bool(findings.damage)
 
     def compare(self) -> None:
         """Compare all that replicas hold with what was committed."""

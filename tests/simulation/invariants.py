@@ -12,6 +12,7 @@ because it saw each leader move its high watermark, and compares everything else
     MatchingLogs         I-10            same offset and epoch: same bytes
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from tidelog.broker.partition import Partition
@@ -47,6 +48,7 @@ class Seen:
     high_watermark: Offset
     end: Offset
     leads: bool
+    partition_epoch: int
 
 
 class Oracle:
@@ -57,17 +59,18 @@ class Oracle:
         self._seen: dict[tuple[Life, Place], Seen] = {}
         self._unclean = unclean
         self.looks = 0
+        self.counts: Counter[str] = Counter()
+        """What happened, to show that the storm was one."""
+        self._isrs: dict[Place, tuple[int, int]] = {}
 
     def look(self, life: Life, place: Place, partition: Partition) -> None:
         """One replica, after its broker's loop has turned."""
         log, high_watermark = partition.log, partition.high_watermark
         leads = partition.leadership is not None
         seen = self._seen.get((life, place))
-        if seen is not None and (seen.high_watermark, seen.end, seen.leads) == (
-            high_watermark,
-            log.end_offset,
-            leads,
-        ):
+        state = partition.state
+        partition_epoch = state.partition_epoch if state is not None else -1
+        if seen is not None and seen == Seen(high_watermark, log.end_offset, leads, partition_epoch):
             return
         self.looks += 1
         self._order_of_offsets(life, partition)
@@ -83,7 +86,18 @@ class Oracle:
             # In one turn of its loop it may have moved its high watermark and lost its leadership.
             led = leads or (seen is not None and seen.leads)
             self._watermark_moved(life, partition, known, before, led=led)
-        self._seen[life, place] = Seen(high_watermark, log.end_offset, leads)
+        if seen is not None and log.end_offset < seen.end:
+            self.counts["truncations"] += 1
+        if state is not None:
+            self._count_isr(place, partition_epoch, len(state.isr))
+        self._seen[life, place] = Seen(high_watermark, log.end_offset, leads, partition_epoch)
+
+    def _count_isr(self, place: Place, partition_epoch: int, size: int) -> None:
+        newest, before = self._isrs.get(place, (-1, 0))
+        if partition_epoch > newest:
+            if newest >= 0 and size != before:
+                self.counts["ISR shrinks" if size < before else "ISR expansions"] += 1
+            self._isrs[place] = partition_epoch, size
 
     def end(self, place: Place) -> Offset:
         """How far the partition is committed."""
@@ -120,6 +134,7 @@ class Oracle:
 
     def _becomes_leader(self, life: Life, partition: Partition, known: Committed) -> None:
         epoch = partition.leader_epoch
+        self.counts["elections"] += epoch not in known.leaders
         other = known.leaders.setdefault(epoch, life)
         if other != life:
             raise Violation(

@@ -214,3 +214,20 @@ PLANTS: list[Plant] = [
     fenced_brokers_are_eligible,
     followers_remembered_from_the_last_epoch,
 ]
+
+CAUGHT: list[Plant] = [
+    high_watermark_without_enough_replicas,
+    acknowledged_before_replication,
+    no_divergence_check,
+    truncation_to_the_high_watermark,
+    high_watermark_above_the_end,
+    stale_answers_count,
+    roles_before_the_own_registration,
+    unclean_restarts_keep_their_standing,
+    nobody_is_kept_in_the_elr,
+    members_of_any_registration,
+    reads_above_the_high_watermark,
+    duplicates_are_appended,
+    the_recovered_tail_is_forgotten,
+]
+"""Those that storms catch within a few seeds; the rest have tests of their own in tests/broker."""

@@ -7,14 +7,20 @@ once, and what consumers read must be what is there.
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 
 from tests.simulation.clients import Client, History, consume, produce
-from tests.simulation.cluster import BROKER_PORT, CONTROLLER_PORT, Cluster
+from tests.simulation.cluster import BROKER_PORT, CONTROLLER_PORT, DEFAULTS, QUICK, Cluster
 from tidelog.protocol.batch import walk
-from tidelog.protocol.errors import TidelogError
+from tidelog.protocol.errors import (
+    FencedLeaderEpoch,
+    NotLeaderOrFollower,
+    StaleBrokerEpoch,
+    TidelogError,
+    UnknownLeaderEpoch,
+)
 from tidelog.protocol.io import connect
 from tidelog.protocol.messages import ConfigEntry, CreateTopics, CreateTopicsReply, NewTopic
 from tidelog.protocol.records import decode
@@ -24,6 +30,8 @@ from tidelog.testing.simulation.host import Environment, Host
 from tidelog.testing.simulation.world import World
 
 TOPIC = "orders"
+FENCED = (FencedLeaderEpoch.code, UnknownLeaderEpoch.code, NotLeaderOrFollower.code, StaleBrokerEpoch.code)
+"""What a client is told that asks a broker which is no longer, or not yet, the one."""
 CALM_S = 30.0
 """After the last fault everything has converged within this time."""
 
@@ -37,6 +45,9 @@ class Weather:
     producers: int = 2
     consumers: int = 1
     config: tuple[tuple[str, str], ...] = ()
+    """Settings of the topic."""
+    defaults: bool = False
+    """With the timeouts that users get, instead of some that are several times shorter."""
     power_cuts: bool = True
     """Unflushed bytes are lost; with `flush.mode=async` at most one broker at a time may lose them."""
 
@@ -48,7 +59,7 @@ class Storm:
         self.world = world
         self.rng = world.rng
         self.weather = weather
-        self.cluster = Cluster(world)
+        self.cluster = Cluster(world, config=DEFAULTS if weather.defaults else QUICK)
         self.history = History(committed=self.cluster.oracle.end)
         self._dark: tuple[int, int] | None = None
         """The broker that lost power last, and in which of its lives."""
@@ -63,9 +74,12 @@ class Storm:
             self.kill_controller: 1,
             self.cut_off_controller: 1,
             self.kill_all: 0.3,
+            self.cut_off_leader: 4,
         }
         if weather.power_cuts:
             faults[self.cut_power] = 1
+            if ("flush.mode", "group") in weather.config:
+                faults[self.cut_all_power] = 0.5
         self._faults = {fault: weight * self.rng.choice([0, 1, 1, 3]) for fault, weight in faults.items()}
 
     # ── the course of it ──────────────────────────────────────────────────────────────────────────
@@ -86,7 +100,7 @@ class Storm:
         self.heal()
         self._stop.set()
         self.cluster.pass_time(1)
-        self.cluster.until(self.cluster.converged, CALM_S)
+        self.cluster.until(self.cluster.converged, CALM_S * (4 if self.weather.defaults else 1))
         self.account()
 
     def create_topic(self) -> None:
@@ -144,6 +158,8 @@ class Storm:
         assert not wrong, "\n".join(wrong[:10])
         self.world.counts["acknowledged"] += self.history.acknowledged
         self.world.counts["read"] += self.history.reads
+        self.world.counts["fenced requests"] += sum(self.history.errors[str(code)] for code in FENCED)
+        self.world.counts.update(self.cluster.oracle.counts)
 
     # ── faults ────────────────────────────────────────────────────────────────────────────────────
 
@@ -196,6 +212,27 @@ class Storm:
         self.world.counts["power cut"] += 1
         self.cluster.hosts[number].power_cut()
         self._later(self.rng.uniform(0.1, 4), partial(self._start_again, number))
+
+    def cut_all_power(self) -> None:
+        """Every machine loses power at once: in `group` nothing acknowledged may be lost (I-25)."""
+        self.world.counts["all power cut"] += 1
+        for number, host in self.cluster.hosts.items():
+            host.power_cut()
+            self._later(self.rng.uniform(0.1, 4), partial(self._start_again, number))
+        self.cluster.controller.power_cut()
+        self._later(self.rng.uniform(0.05, 3), self._start_controller)
+
+    def cut_off_leader(self) -> None:
+        """A leader and its followers do not reach each other, and clients still reach it: it fills up in vain."""
+        leaders = sorted({n for (n, _), p in self.cluster.replicas().items() if p.leadership is not None})
+        if leaders:
+            self.world.counts["leader cut off"] += 1
+            leader = self.cluster.hosts[self.rng.choice(leaders)]
+            seconds = self.rng.uniform(0.5, 4)
+            for other in (*self.cluster.hosts.values(), self.cluster.controller):
+                if other is not leader:
+                    self.world.network.partition(leader.name, other.name)
+                    self._later(seconds, partial(self.world.network.heal, leader.name, other.name))
 
     def _in_sync(self, number: int, than: int) -> bool:
         """Whether a later life of that broker than this one is in every ISR."""
@@ -280,6 +317,9 @@ async def _consume(client: Callable[[], Client], stop: asyncio.Event, _env: Envi
     await consume(client(), TOPIC, stop=stop)
 
 
-def storm(world: World) -> None:
-    """The scenario of a seed, as `run_seed` takes it."""
-    Storm(world, Weather()).run()
+def storm(world: World, weather: Weather | None = None) -> None:
+    """The scenario of a seed, as `run_seed` takes it: every other one with a topic that is flushed in groups."""
+    weather = weather or Weather()
+    if world.seed % 2:
+        weather = replace(weather, config=(*weather.config, ("flush.mode", "group")))
+    Storm(world, weather).run()

@@ -8,30 +8,13 @@ from functools import partial
 
 import pytest
 
-from tests.simulation import planted
-from tests.simulation.planted import Plant
+from tests.simulation.planted import CAUGHT, Plant
 from tests.simulation.storms import Storm, Weather
 from tidelog.testing.simulation.seeds import run_seed
 from tidelog.testing.simulation.world import World
 
 SEEDS = (0, 3, 8, 7, 1, 2, 4)
 """In this order; with them each bug below is caught within a few seconds."""
-
-CAUGHT: list[Plant] = [
-    planted.high_watermark_without_enough_replicas,
-    planted.acknowledged_before_replication,
-    planted.no_divergence_check,
-    planted.truncation_to_the_high_watermark,
-    planted.high_watermark_above_the_end,
-    planted.stale_answers_count,
-    planted.roles_before_the_own_registration,
-    planted.unclean_restarts_keep_their_standing,
-    planted.nobody_is_kept_in_the_elr,
-    planted.members_of_any_registration,
-    planted.reads_above_the_high_watermark,
-    planted.duplicates_are_appended,
-    planted.the_recovered_tail_is_forgotten,
-]
 
 
 def short_storm(world: World) -> None:

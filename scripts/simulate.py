@@ -1,0 +1,191 @@
+"""Simulated clusters in storms: one seed to look at, or many to believe in.
+
+    scripts/simulate --seed 7              one storm again, with what happened in columns
+    scripts/simulate --seeds 1000          a thousand of them on all cores; failing seeds are named
+    scripts/simulate --until 10000          go on from where the kept runs of this code ended, chunk by chunk
+
+A kept run counts only while every file that it ran is unchanged; `--check` tells which still do.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripts.benches.evidence import code, machine
+
+from tests.simulation.planted import CAUGHT, PLANTS
+from tests.simulation.storms import Weather, storm
+from tidelog.testing.simulation.seeds import Outcome, run_seed, run_seeds
+
+ROOT = Path(__file__).resolve().parents[1]
+EVIDENCE = ROOT / "docs" / "evidence" / "simulation.json"
+MODULES = ("tests.simulation.storms", "tidelog.testing.simulation.seeds")
+CHUNK = 200
+SHORT = partial(storm, weather=Weather(seconds=8))
+
+
+def main() -> int:
+    """Run what was asked for; 0 if all went well."""
+    asked = _arguments()
+    weather = Weather(seconds=asked.seconds, defaults=asked.defaults)
+    if asked.check:
+        return check()
+    if asked.mutants:
+        return mutants(asked.first or int(time.time()), asked.seeds)
+    if asked.seed is not None:
+        return show(weather, asked.seed)
+    if asked.until is not None:
+        return go_on(weather, asked.until)
+    counts, failures = run_chunk(weather, range(asked.first, asked.first + asked.seeds))
+    tell(counts)
+    return 1 if failures else 0
+
+
+def show(weather: Weather, seed: int) -> int:
+    """One storm, as it was and always will be."""
+    outcome = run_seed(partial(storm, weather=weather), seed)
+    print(
+        outcome.failure
+        or f"seed {seed}: all is well after {outcome.virtual_s:.1f} s, digest {outcome.digest}"
+    )
+    tell(Counter(outcome.counts))
+    return 1 if outcome.failure else 0
+
+
+def run_chunk(weather: Weather, seeds: range) -> tuple[Counter[str], list[int]]:
+    """All these seeds; what they counted, and which failed."""
+    counts: Counter[str] = Counter()
+    failures: list[int] = []
+    scenario = partial(storm, weather=weather)
+    for outcome in run_seeds(scenario, seeds, processes=os.cpu_count() or 1):
+        counts.update(outcome.counts)
+        counts["seeds"] += 1
+        counts["virtual seconds"] += round(outcome.virtual_s)
+        if outcome.failure:
+            failures.append(outcome.seed)
+            print(f"seed {outcome.seed} failed: {_last_line(outcome)}", flush=True)
+            print(
+                f"  again: scripts/simulate --seed {outcome.seed} --seconds {weather.seconds:g}", flush=True
+            )
+    return counts, failures
+
+
+def tell(counts: Counter[str]) -> None:
+    """What happened, how often."""
+    for name, count in sorted(counts.items()):
+        print(f"{count:>12,}  {name}")
+
+
+def mutants(first: int, most: int) -> int:
+    """Plant each bug, and look for a seed that catches it; 1 if one survives that storms have caught before."""
+    survivors = 0
+    for plant in PLANTS:
+        patch = pytest.MonkeyPatch()
+        plant(patch)
+        try:
+            caught = (seed for seed in range(first, first + most) if run_seed(SHORT, seed).failure)
+            seed = next(caught, None)
+        finally:
+            patch.undo()
+        survivors += seed is None and plant in CAUGHT
+        print(f"{plant.__name__:50} {'survived' if seed is None else f'caught by seed {seed}'}", flush=True)
+    return 1 if survivors else 0
+
+
+# ── evidence ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def go_on(weather: Weather, until: int) -> int:
+    """Run on from where the kept runs of this very code ended, and keep what comes."""
+    runs = _kept()
+    digest, settings = code(MODULES, ROOT), _settings(weather)
+    run = next((kept for kept in runs if kept["code"] == digest and kept["settings"] == settings), None)
+    if run is None:
+        run = {
+            "commit": _git("rev-parse", "HEAD"),
+            "code": digest,
+            "settings": settings,
+            "machine": machine(),
+            "seeds": 0,
+            "duration_s": 0,
+            "failures": [],
+            "counts": {},
+        }
+        runs.append(run)
+    while run["seeds"] < until:
+        began = time.monotonic()
+        seeds = range(run["seeds"], min(run["seeds"] + CHUNK, until))
+        counts, failures = run_chunk(weather, seeds)
+        if code(MODULES, ROOT) != digest:
+            print("the code was changed meanwhile: this chunk is not kept")
+            return 1
+        run["seeds"] = seeds.stop
+        run["duration_s"] = round(run["duration_s"] + time.monotonic() - began)
+        run["failures"] += failures
+        run["counts"] = dict(Counter(run["counts"]) + counts)
+        run["date"] = time.strftime("%Y-%m-%d", time.gmtime())
+        EVIDENCE.parent.mkdir(exist_ok=True)
+        EVIDENCE.write_text(json.dumps(runs, indent=1) + "\n", encoding="utf-8")
+        print(f"{run['seeds']:,} seeds, {len(run['failures'])} failed, {run['duration_s']:,} s", flush=True)
+    tell(Counter(run["counts"]))
+    return 1 if run["failures"] else 0
+
+
+def check() -> int:
+    """Which kept runs still count."""
+    digest = code(MODULES, ROOT)
+    for run in _kept():
+        standing = "counts" if run["code"] == digest else "history: the code has changed since"
+        failed = len(run["failures"])
+        print(
+            f"{run['date']} {run['commit'][:10]} {run['seeds']:,} seeds {run['settings']}: {failed} failed, {standing}"
+        )
+    return 0
+
+
+def _settings(weather: Weather) -> dict[str, Any]:
+    return {"seconds": weather.seconds, "defaults": weather.defaults}
+
+
+def _kept() -> list[dict[str, Any]]:
+    return json.loads(EVIDENCE.read_text(encoding="utf-8")) if EVIDENCE.exists() else []
+
+
+def _last_line(outcome: Outcome) -> str:
+    lines = (outcome.failure or "").split("the last events:")[0].splitlines()
+    return next((line for line in reversed(lines) if line and not line.startswith(" ")), "?")
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(
+        ["git", "-C", ROOT, *words], capture_output=True, text=True, check=False
+    ).stdout.strip()
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="scripts/simulate", description="Run simulated clusters through storms."
+    )
+    parser.add_argument("--seed", type=int, help="run this one and tell what happened")
+    parser.add_argument("--seeds", type=int, default=20, help="run so many (default: 20)")
+    parser.add_argument("--first", type=int, default=0, help="beginning with this one")
+    parser.add_argument("--until", type=int, help="go on to this seed and keep the run")
+    parser.add_argument("--seconds", type=float, default=20, help="how long a storm lasts (default: 20)")
+    parser.add_argument("--defaults", action="store_true", help="with default timeouts, not shortened ones")
+    parser.add_argument(
+        "--mutants", action="store_true", help="plant bugs and look for seeds that catch them"
+    )
+    parser.add_argument("--check", action="store_true", help="tell which kept runs still count")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
