@@ -350,6 +350,8 @@ class Leadership:
             and follower not in self.state.isr
             and known.ack_offset >= max(self.high_watermark, self._start)
             and now_ms >= self._retry_at_ms
+            # While too few are in sync the high watermark stands still, and who left silently still reaches it.
+            and now_ms - known.last_fetch_ms <= self._around.lag_max_ms
             and self.eligible(follower)
         ):
             self._propose("expand", (*self.state.isr, follower))

@@ -21,6 +21,7 @@ from tidelog.broker.leadership import Leadership, Surroundings
 from tidelog.controller.image import PartitionState
 from tidelog.protocol.batch import read_header
 from tidelog.protocol.errors import (
+    InvalidRecord,
     InvalidRequiredAcks,
     NotEnoughReplicas,
     NotLeaderOrFollower,
@@ -29,6 +30,8 @@ from tidelog.protocol.errors import (
     ReplicaNotAvailable,
     StorageError,
     TidelogError,
+    UnsupportedFormat,
+    UnsupportedVersion,
 )
 from tidelog.protocol.messages import ACKS_ALL, EpochEnd, PartitionFetch
 from tidelog.protocol.types import (
@@ -196,12 +199,13 @@ class Partition:
         self, batch: Buffer, acks: int, believed_epoch: Epoch, *, now_ms: int, wall_ms: int
     ) -> Appended:
         """Append a client's batch; with acks=all the caller waits until `high_watermark` has passed its end."""
+        if self.leadership is None and self.offline is None:
+            # A client that asks the wrong broker is told so first, whatever epoch it believes in (2.5, 1 and 2).
+            raise NotLeaderOrFollower(self._who_leads())
         leadership = self.led(believed_epoch)
-        if acks not in {0, 1, ACKS_ALL}:
-            raise InvalidRequiredAcks(f"acks={acks}: it is 0, 1 or -1 (all)")
-        if acks != ACKS_ALL and len(batch) >= 65 and read_header(batch).producer_id != NO_PRODUCER_ID:
-            raise InvalidRequiredAcks(f"acks={acks} with a producer id: an idempotent producer needs all")
+        self._check_client_batch(batch, acks)
         if acks == ACKS_ALL and not leadership.has_enough_replicas:
+            self.log.check_new(batch)  # what no retry can mend is told before what one can
             raise NotEnoughReplicas(
                 f"{self.name} has {len(leadership.state.isr)} replicas in sync, "
                 f"min.insync.replicas is {leadership.state.min_isr}"
@@ -213,6 +217,19 @@ class Partition:
             raise
         leadership.appended(self.log.end_offset, now_ms)
         return appended
+
+    @staticmethod
+    def _check_client_batch(batch: Buffer, acks: int) -> None:
+        if acks not in {0, 1, ACKS_ALL}:
+            raise InvalidRequiredAcks(f"acks={acks}: it is 0, 1 or -1 (all)")
+        try:
+            header = read_header(batch)
+        except UnsupportedFormat as error:
+            raise UnsupportedVersion(str(error)) from error  # the other one is about our own disk
+        if acks != ACKS_ALL and header.producer_id != NO_PRODUCER_ID:
+            raise InvalidRequiredAcks(f"acks={acks} with a producer id: an idempotent producer needs all")
+        if header.is_control:
+            raise InvalidRecord("a control batch is what a broker writes, no client")
 
     def fetch_as_follower(
         self, fetch: PartitionFetch, follower: BrokerId, broker_epoch: Epoch, now_ms: int

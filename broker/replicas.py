@@ -16,7 +16,7 @@ from typing import TypeAlias
 from tidelog.broker.leadership import Surroundings
 from tidelog.broker.partition import Partition
 from tidelog.controller.image import PartitionState
-from tidelog.protocol.errors import InconsistentTopicId, NotLeaderOrFollower, UnknownTopicId
+from tidelog.protocol.errors import UnknownTopicId
 from tidelog.protocol.types import BrokerId, TopicId, TopicPartition
 from tidelog.replication.delayed import Delayed
 from tidelog.replication.sessions import FetchSessions, Place
@@ -118,22 +118,6 @@ class Replicas:
         if partition is None:
             raise UnknownTopicId(f"this broker has no partition {index} of topic {topic_id.hex()}")
         return partition
-
-    def at_with_lease(self, topic_id: TopicId, index: int, boot_ms: int) -> Partition:
-        """The replica, for a client: without a lease another broker may lead it already (D9)."""
-        if not self.has_lease(boot_ms):
-            raise NotLeaderOrFollower(
-                "this broker has not heard from its controller for longer than its lease"
-            )
-        return self.at(topic_id, index)
-
-    def check_topic(self, name: TopicPartition, topic_id: TopicId) -> None:
-        """Refuse a request that means another topic of the same name."""
-        known = self.data.topic_ids.get(name)
-        if known is not None and known != topic_id:
-            raise InconsistentTopicId(
-                f"{name} is of topic {known.hex()} here, the request says {topic_id.hex()}"
-            )
 
     def followed(self, leader: BrokerId) -> dict[Place, Partition]:
         """The partitions to fetch from that broker."""

@@ -161,16 +161,8 @@ class Log:
         Where `batch` is writable it is stamped in place, so that the bytes go from the socket to the disk
         without a copy. Raises before anything is changed.
         """
+        header = self.check_new(batch)
         self._check_writable()
-        header = self._checked(batch, self.config.max_message_bytes)
-        if len(batch) != header.size:
-            raise InvalidRecord(
-                f"one batch is appended at a time, {len(batch) - header.size} bytes follow it"
-            )
-        if header.record_count != header.last_offset_delta + 1:
-            raise InvalidRecord(
-                f"a new batch of {header.last_offset_delta + 1} offsets has {header.record_count} records"
-            )
         if leader_epoch < max(self._latest_epoch, 0):
             raise InvalidAppend(f"{self}: epoch {leader_epoch} follows epoch {self._latest_epoch}")
         known = self.producers.check(header)
@@ -184,6 +176,19 @@ class Log:
         header = header._replace(base_offset=base_offset, leader_epoch=leader_epoch)
         self._write(writable, [(0, header)], now_ms)
         return Appended(base_offset, header.next_offset, False)
+
+    def check_new(self, batch: Buffer) -> BatchHeader:
+        """The header of a batch that a leader may append; its sender's standing is not looked at."""
+        header = self._checked(batch, self.config.max_message_bytes)
+        if len(batch) != header.size:
+            raise InvalidRecord(
+                f"one batch is appended at a time, {len(batch) - header.size} bytes follow it"
+            )
+        if header.record_count != header.last_offset_delta + 1:
+            raise InvalidRecord(
+                f"a new batch of {header.last_offset_delta + 1} offsets has {header.record_count} records"
+            )
+        return header
 
     def append_as_follower(self, batches: Buffer, leader_epoch: Epoch, now_ms: int) -> None:
         """Write a leader's batches as they are: all of them, or none when one does not continue this log."""

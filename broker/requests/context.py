@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from tidelog.broker.partition import Partition
 from tidelog.broker.replicas import Replicas
 from tidelog.controller.image import Image
+from tidelog.protocol.errors import NotLeaderOrFollower, UnknownTopicId
+from tidelog.protocol.messages import Leader
+from tidelog.protocol.types import NO_BROKER, TopicId
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,3 +34,23 @@ class Context:
     """Told of each batch and its size: it is to be flushed, at once or some time."""
     save_log_starts: Callable[[Callable[[], None]], None]
     """Write the log starts durably, off the event loop, and tell when it is done."""
+
+    def partition(self, topic_id: TopicId, index: int) -> Partition:
+        """The replica here, for a client: without a lease another broker may lead it already (D9)."""
+        if not self.replicas.has_lease(self.clocks.boot_ms()):
+            raise NotLeaderOrFollower(
+                "this broker has not heard from its controller for longer than its lease"
+            )
+        known = self.image.partitions.get((topic_id, index))
+        if known is None:
+            raise UnknownTopicId(f"no partition {index} of a topic {topic_id.hex()} is known here")
+        if (topic_id, index) not in self.replicas.partitions:
+            raise NotLeaderOrFollower(
+                f"brokers {list(known.replicas)} have this partition, {known.leader} leads it"
+            )
+        return self.replicas.at(topic_id, index)
+
+    def leader(self, topic_id: TopicId, index: int) -> Leader | None:
+        """Whom a client should ask, as far as is known here."""
+        known = self.image.partitions.get((topic_id, index))
+        return Leader(known.leader, known.leader_epoch) if known and known.leader != NO_BROKER else None

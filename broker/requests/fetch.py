@@ -124,7 +124,7 @@ class _Waiting:
         replicas = self.context.replicas
         if self.request.broker_id != NO_BROKER:
             return replicas.at(asked.topic_id, asked.index)  # epochs protect a follower: no lease is needed
-        return replicas.at_with_lease(asked.topic_id, asked.index, self.context.clocks.boot_ms())
+        return self.context.partition(asked.topic_id, asked.index)
 
     def _read(self, asked: PartitionFetch, room: int) -> tuple[PartitionFetched, memoryview]:
         partition: Partition | None = None

@@ -37,7 +37,7 @@ def _find(context: Context, query: OffsetQuery, request: ListOffsets) -> OffsetF
         if request.replica:
             partition = context.replicas.at(query.topic_id, query.index)
         else:
-            partition = context.replicas.at_with_lease(query.topic_id, query.index, context.clocks.boot_ms())
+            partition = context.partition(query.topic_id, query.index)
         leadership = partition.led(query.current_leader_epoch, to_replica=request.replica)
         known = request.replica or leadership.known_high_watermark != NO_OFFSET
         limit = partition.log.end_offset if request.replica else partition.high_watermark
@@ -82,7 +82,7 @@ def epoch_ends(context: Context, incoming: Incoming) -> None:
 
 def _end(context: Context, query: EpochQuery) -> EpochEndFound:
     try:
-        partition = context.replicas.at_with_lease(query.topic_id, query.index, context.clocks.boot_ms())
+        partition = context.partition(query.topic_id, query.index)
         partition.led(query.current_leader_epoch)
         found = partition.log.epochs.end_offset_for(query.epoch, partition.log.end_offset)
     except TidelogError as error:
@@ -96,7 +96,7 @@ def delete_records(context: Context, incoming: Incoming) -> None:
     waiting = _Deleting(incoming, [])
     for entry in request.partitions:
         try:
-            partition = context.replicas.at_with_lease(entry.topic_id, entry.index, context.clocks.boot_ms())
+            partition = context.partition(entry.topic_id, entry.index)
             partition.delete_before(entry.offset)
         except TidelogError as error:
             refused = Deleted(entry.topic_id, entry.index, error=error.code, message=str(error))

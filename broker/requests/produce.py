@@ -6,7 +6,7 @@ from typing import cast
 from tidelog.broker.partition import Partition
 from tidelog.broker.requests.context import Context
 from tidelog.protocol.errors import (
-    DuplicateSequenceNumber,
+    InvalidRequest,
     NotEnoughReplicasAfterAppend,
     NotLeaderOrFollower,
     RequestTimedOut,
@@ -15,26 +15,25 @@ from tidelog.protocol.errors import (
 from tidelog.protocol.io import Incoming
 from tidelog.protocol.messages import (
     ACKS_ALL,
-    Leader,
     PartitionProduce,
     PartitionProduced,
     Produce,
     ProduceReply,
     split_attachment,
 )
-from tidelog.protocol.types import NO_BROKER, Epoch, Offset
+from tidelog.protocol.types import Epoch, Offset
 
 
 def produce(context: Context, incoming: Incoming) -> None:
     """Append each batch; with acks=all the answer waits for the high watermark."""
     request = cast("Produce", incoming.message)
-    waiting = _Waiting(incoming, [None] * len(request.partitions), {})
-    for at, (entry, batch) in enumerate(
-        zip(request.partitions, split_attachment(incoming.attachment, request.partitions), strict=True)
-    ):
+    batches = split_attachment(incoming.attachment, request.partitions)
+    _check(request, incoming)
+    waiting = _Waiting(context, incoming, [None] * len(request.partitions), {})
+    for at, (entry, batch) in enumerate(zip(request.partitions, batches, strict=True)):
         partition: Partition | None = None
         try:
-            partition = context.replicas.at_with_lease(entry.topic_id, entry.index, context.clocks.boot_ms())
+            partition = context.partition(entry.topic_id, entry.index)
             appended = partition.produce(
                 batch,
                 request.acks,
@@ -43,7 +42,11 @@ def produce(context: Context, incoming: Incoming) -> None:
                 wall_ms=context.clocks.wall_ms(),
             )
         except TidelogError as error:
-            waiting.answers[at] = _refused(entry, error, partition)
+            waiting.answers[at] = waiting.refused(entry, error)
+            if partition is not None and partition.offline is not None:
+                context.replicas.touched(
+                    (entry.topic_id, entry.index)
+                )  # who waits for it need not wait longer
             continue
         context.appended(partition, len(batch))
         context.replicas.touched((entry.topic_id, entry.index))
@@ -58,6 +61,14 @@ def produce(context: Context, incoming: Incoming) -> None:
         return
     keys = [(owed.entry.topic_id, owed.entry.index) for owed in waiting.owed.values()]
     context.replicas.delayed.wait(waiting, keys, context.clocks.now_ms() + request.timeout_ms)
+
+
+def _check(request: Produce, incoming: Incoming) -> None:
+    """What is wrong with the request as a whole, before anything of it is written."""
+    if len({(entry.topic_id, entry.index) for entry in request.partitions}) != len(request.partitions):
+        raise InvalidRequest("a partition is named twice: one batch of each is appended at a time")
+    if request.acks == 0 and not incoming.one_way:
+        raise InvalidRequest("acks=0 is never answered: it is sent without a correlation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +86,7 @@ class _Owed:
 class _Waiting:
     """The answer to one request, batch by batch. A duplicate waits like the original did (I-22)."""
 
+    context: Context
     incoming: Incoming
     answers: list[PartitionProduced | None]
     owed: dict[int, _Owed]
@@ -83,9 +95,7 @@ class _Waiting:
         for at, owed in list(self.owed.items()):
             partition = owed.partition
             if partition.leader_epoch != owed.leader_epoch or partition.leadership is None:
-                self._settle(
-                    at, _refused(owed.entry, NotLeaderOrFollower(f"{partition}: another leads"), partition)
-                )
+                self._settle(at, self.refused(owed.entry, NotLeaderOrFollower(f"{partition}: another leads")))
             elif partition.leadership.high_watermark >= owed.next_offset:
                 self._settle(at, _written(owed))
         if self.owed:
@@ -99,8 +109,18 @@ class _Waiting:
             enough = leadership is None or leadership.has_enough_replicas
             error = RequestTimedOut if enough else NotEnoughReplicasAfterAppend
             fact = f"offset {owed.next_offset - 1} is written but not committed: {owed.partition}"
-            self._settle(at, _refused(owed.entry, error(fact), owed.partition))
+            self._settle(at, self.refused(owed.entry, error(fact)))
         self._answer()
+
+    def refused(self, entry: PartitionProduce, error: TidelogError) -> PartitionProduced:
+        """The answer that a batch was not written, or that nobody knows; with whom to ask instead.
+
+        Only DUPLICATE_SEQUENCE_NUMBER means success: written long ago, the offset is not known any more (5.3).
+        """
+        where = entry.topic_id, entry.index
+        return PartitionProduced(
+            *where, error=error.code, message=str(error), current_leader=self.context.leader(*where)
+        )
 
     def _settle(self, at: int, answer: PartitionProduced) -> None:
         self.answers[at] = answer
@@ -116,16 +136,4 @@ def _written(owed: _Owed) -> PartitionProduced:
         owed.entry.index,
         base_offset=owed.base_offset,
         log_start=owed.partition.log.log_start,
-    )
-
-
-def _refused(entry: PartitionProduce, error: TidelogError, partition: Partition | None) -> PartitionProduced:
-    if isinstance(error, DuplicateSequenceNumber):
-        # Written long ago, and so committed long ago or never to be told: success without an offset (5.3).
-        return PartitionProduced(entry.topic_id, entry.index, error=error.code, message=str(error))
-    hint = None
-    if partition is not None and partition.leader != NO_BROKER:
-        hint = Leader(partition.leader, partition.leader_epoch)
-    return PartitionProduced(
-        entry.topic_id, entry.index, error=error.code, message=str(error), current_leader=hint
     )

@@ -1,0 +1,274 @@
+"""Produce, request by request: what is refused and in which order, and when the rest is answered (design 2.5)."""
+
+from typing import Any
+
+import pytest
+
+from tests.broker.node import PLACE, Asked, Node, records
+from tidelog.protocol.batch import stamp
+from tidelog.protocol.errors import (
+    CorruptMessage,
+    DiskFull,
+    DuplicateSequenceNumber,
+    FencedLeaderEpoch,
+    InvalidRecord,
+    InvalidRequest,
+    InvalidRequiredAcks,
+    MessageTooLarge,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    NotLeaderOrFollower,
+    RequestTimedOut,
+    StorageError,
+    TidelogError,
+    UnknownLeaderEpoch,
+    UnknownTopicId,
+    UnsupportedVersion,
+)
+from tidelog.protocol.messages import ACKS_ALL, Leader, PartitionProduce, Produce
+from tidelog.protocol.types import BrokerId
+from tidelog.storage.config import LogConfig
+from tidelog.storage.log import Log
+
+
+def numbered(sequence: int, *, producer_id: int = 7, epoch: int = 0) -> bytes:
+    return records(1, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
+
+
+@pytest.fixture
+def node() -> Node:
+    node = Node()
+    node.lead()
+    return node
+
+
+# ── what is refused, in this order ────────────────────────────────────────────────────────────────────
+
+
+def test_without_a_lease_nothing_is_written(node: Node) -> None:
+    node.replicas.lease_until_ms = node.now_ms
+    assert node.produce(epoch=9).error == NotLeaderOrFollower.code
+    assert node.replicas.partitions[PLACE].log.end_offset == 0
+
+
+def test_a_topic_that_nobody_knows_is_unknown(node: Node) -> None:
+    assert node.produce(place=(b"?" * 16, 0)).error == UnknownTopicId.code
+
+
+def test_who_does_not_lead_says_who_does_before_it_looks_at_epochs(node: Node) -> None:
+    node.follow(2, epoch=4)
+    for epoch in (-1, 3, 4, 5):
+        answer = node.produce(epoch=epoch).entry
+        assert (answer.error, answer.current_leader) == (NotLeaderOrFollower.code, Leader(BrokerId(2), 4))
+
+
+def test_a_broker_that_is_no_replica_says_who_leads(node: Node) -> None:
+    node.adopt(place=(PLACE[0], 1), leader=2, leader_epoch=4)
+    del node.replicas.partitions[PLACE[0], 1]
+    answer = node.produce(place=(PLACE[0], 1)).entry
+    assert (answer.error, answer.current_leader) == (NotLeaderOrFollower.code, Leader(BrokerId(2), 4))
+
+
+@pytest.mark.parametrize(("epoch", "error"), [(0, FencedLeaderEpoch), (2, UnknownLeaderEpoch)])
+def test_a_request_for_another_leadership_is_refused(
+    node: Node, epoch: int, error: type[TidelogError]
+) -> None:
+    node.lead()
+    assert node.produce(epoch=epoch, acks=5).error == error.code
+
+
+@pytest.mark.parametrize("acks", [2, -2])
+def test_acks_is_none_one_or_all(node: Node, acks: int) -> None:
+    assert node.produce(b"nonsense", acks).error == InvalidRequiredAcks.code
+
+
+def test_an_idempotent_producer_needs_all(node: Node) -> None:
+    assert node.produce(numbered(0), 1).error == InvalidRequiredAcks.code
+
+
+def flipped() -> bytes:
+    batch = bytearray(records(1))
+    batch[-1] ^= 1
+    return bytes(batch)
+
+
+BAD: list[tuple[bytes, type[TidelogError]]] = [
+    (b"", CorruptMessage),
+    (b"short", CorruptMessage),
+    (flipped(), CorruptMessage),
+    (records(1) + records(1), InvalidRecord),
+    (records(1, size=3000), MessageTooLarge),
+    (records(1, attributes=32), InvalidRecord),
+    (records(1)[:16] + b"\x07" + records(1)[17:], CorruptMessage),
+]
+
+
+@pytest.mark.parametrize("isr", [(1, 2, 3), (1,)])
+@pytest.mark.parametrize(("batch", "error"), BAD)
+def test_a_bad_batch_is_told_before_too_few_replicas(
+    batch: bytes, error: type[TidelogError], isr: tuple[int, ...]
+) -> None:
+    node = Node(config=LogConfig(max_message_bytes=2000))
+    node.lead(isr=isr)
+    assert node.produce(batch).error == error.code
+
+
+def test_a_batch_of_another_format_is_refused_by_an_error_that_travels(node: Node) -> None:
+    batch = bytearray(records(1))
+    batch[16] = 9
+    stamp(batch, 0, -1)
+    assert node.produce(bytes(batch)).error == UnsupportedVersion.code
+
+
+def test_a_bad_batch_is_told_before_a_full_disk(node: Node) -> None:
+    fill_the_disk(node)
+    assert node.produce().error == DiskFull.code
+    assert node.produce(flipped()).error == CorruptMessage.code
+
+
+def test_with_too_few_in_sync_nothing_is_written(node: Node) -> None:
+    node.adopt(isr=(1,))
+    assert node.produce().error == NotEnoughReplicas.code
+    assert node.replicas.partitions[PLACE].log.end_offset == 0
+    assert not node.produce(acks=1).error
+
+
+def test_too_few_in_sync_are_told_before_a_full_disk(node: Node) -> None:
+    fill_the_disk(node)
+    node.produce(acks=1)
+    node.adopt(isr=(1,))
+    assert node.produce().error == NotEnoughReplicas.code
+
+
+def fill_the_disk(node: Node) -> None:
+    node.disk.capacity = node.disk.medium.used + 10
+
+
+def test_a_partition_is_named_once_or_nothing_is_written(node: Node) -> None:
+    batch = records(1)
+    entry = PartitionProduce(*PLACE, len(batch))
+    with pytest.raises(InvalidRequest):
+        node.ask(Produce(1, 1000, (entry, entry)), batch + batch)
+    assert node.replicas.partitions[PLACE].log.end_offset == 0
+
+
+def test_who_wants_no_answer_must_not_wait_for_one(node: Node) -> None:
+    with pytest.raises(InvalidRequest):
+        node.ask(Produce(0, 1000, ()))
+
+
+def test_a_disk_that_fails_takes_the_partition_offline_and_tells_all_who_wait(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = node.produce()
+
+    def fails(*_: Any) -> None:
+        raise StorageError("planted")
+
+    monkeypatch.setattr(Log, "append", fails)
+    assert node.produce().error == StorageError.code
+    node.turn()
+    assert waiting.error == NotLeaderOrFollower.code
+    assert node.produce().error == StorageError.code
+
+
+# ── when it is answered ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_with_acks_none_nothing_is_answered(node: Node) -> None:
+    assert node.produce(acks=0).waits
+    assert node.replicas.partitions[PLACE].log.end_offset == 1
+
+
+def test_with_acks_one_the_leader_is_enough(node: Node) -> None:
+    node.produce(acks=1)
+    answer = node.produce(acks=1).entry
+    assert (answer.error, answer.base_offset, answer.log_start) == (0, 1, 0)
+
+
+def test_with_acks_all_everybody_in_sync_must_have_it(node: Node) -> None:
+    asked = node.produce()
+    node.fetched(2, 1)
+    node.turn()
+    assert asked.waits
+    node.fetched(3, 1)
+    assert asked.waits, "never inside the change that makes it possible"
+    node.turn()
+    assert asked.entry.base_offset == 0
+
+
+def test_a_duplicate_waits_for_the_original_to_be_committed(node: Node) -> None:
+    first, again = node.produce(numbered(0)), node.produce(numbered(0))
+    assert first.waits
+    assert again.waits
+    node.fetched(2, 1)
+    node.fetched(3, 1)
+    node.turn()
+    assert (first.entry.base_offset, again.entry.base_offset) == (0, 0)
+    assert node.replicas.partitions[PLACE].log.end_offset == 1
+
+
+def test_what_was_written_long_ago_is_there_and_its_offset_is_forgotten(node: Node) -> None:
+    for sequence in range(7):
+        node.produce(numbered(sequence))
+    answer = node.produce(numbered(0)).entry
+    assert (answer.error, answer.base_offset) == (DuplicateSequenceNumber.code, -1)
+
+
+@pytest.mark.parametrize("decision", [{"leader": 2, "leader_epoch": 1}, {"leader_epoch": 1}, {"leader": -1}])
+def test_another_leadership_ends_the_waiting_in_the_same_burst(node: Node, decision: dict[str, Any]) -> None:
+    asked = node.produce()
+    node.adopt(**decision)
+    node.turn()
+    assert asked.error == NotLeaderOrFollower.code
+    assert asked.entry.base_offset == -1
+
+
+def test_a_topic_that_goes_ends_the_waiting(node: Node) -> None:
+    asked = node.produce()
+    node.remove()
+    node.turn()
+    assert asked.error == NotLeaderOrFollower.code
+
+
+def test_a_shrink_that_is_decided_lets_waiting_producers_go(node: Node) -> None:
+    asked = node.produce()
+    node.fetched(2, 1)
+    node.adopt(isr=(1, 2))
+    node.turn()
+    assert not asked.error
+
+
+@pytest.mark.parametrize(
+    ("isr", "error"), [((1, 2, 3), RequestTimedOut), ((1,), NotEnoughReplicasAfterAppend)]
+)
+def test_at_the_deadline_it_is_told_why(node: Node, isr: tuple[int, ...], error: type[TidelogError]) -> None:
+    asked = node.produce(timeout_ms=100)
+    node.adopt(isr=isr)
+    node.wait(99)
+    assert asked.waits
+    node.wait(1)
+    assert asked.error == error.code
+
+
+def test_one_request_for_many_partitions_is_answered_once_and_in_its_order(node: Node) -> None:
+    second = (PLACE[0], 1)
+    node.adopt(place=second)
+    asked = ask_for(node, [PLACE, (b"?" * 16, 0), second])
+    node.fetched(2, 1, place=second)
+    node.fetched(3, 1, place=second)
+    node.turn()
+    assert asked.waits
+    node.follow(2)
+    node.turn()
+    assert [entry.error for entry in asked.answer.partitions] == [
+        NotLeaderOrFollower.code,
+        UnknownTopicId.code,
+        0,
+    ]
+
+
+def ask_for(node: Node, places: list[tuple[bytes, int]]) -> Asked:
+    batch = records(1)
+    entries = tuple(PartitionProduce(*place, len(batch)) for place in places)
+    return node.ask(Produce(ACKS_ALL, 1000, entries), batch * len(places))
