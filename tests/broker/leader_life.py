@@ -81,8 +81,9 @@ class NaiveLeader:
 
     def maybe_expand(self, replica: BrokerId, now: int) -> None:
         if self.pending is None and now >= self.retry_ms and replica not in self.state.isr:
-            has = self.last(replica).ack
-            if self.eligible(replica) and has >= self.hwm and has >= self.start:
+            last = self.last(replica)
+            silent = now - last.at_ms > LAG_MAX_MS
+            if self.eligible(replica) and last.ack >= max(self.hwm, self.start) and not silent:
                 self.pending = (*self.state.isr, replica)
 
     def fetch(self, replica: BrokerId, new: Fetched) -> None:

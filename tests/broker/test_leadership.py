@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.broker.leaders import LAG_MAX_MS, Brokers, Led
+from tests.broker.leaders import LAG_MAX_MS, Brokers, Led, ids
 from tidelog.broker.leadership import RETRY_MS
 from tidelog.protocol import errors
 from tidelog.protocol.errors import StaleBrokerEpoch, UnknownLeaderEpoch
@@ -379,6 +379,18 @@ def test_in_group_mode_who_has_not_flushed_it_is_not() -> None:
     assert led.proposed is None
     led.leader.on_flushed(THREE, 30, 10, 0)
     assert led.proposed == (1, 2, 3)
+
+
+def test_who_left_because_it_was_silent_is_not_until_it_fetches_again() -> None:
+    """While too few are in sync the high watermark stands still: it would join and leave for ever."""
+    led = Led(isr=[1, 2], replicas=[1, 2], end=10)
+    led.fetch(2, 10)
+    led.appended(11)
+    led.at(LAG_MAX_MS + 1).tick()
+    led.adopt(isr=[1], elr=ids([2]))
+    assert (led.hwm, led.proposed) == (10, None)
+    led.fetch(2, 10)
+    assert led.proposed == (1, 2)
 
 
 def test_one_is_proposed_at_a_time() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.broker import test_leadership as sentences
 from tests.broker.leader_life import live
+from tests.broker.leaders import LAG_MAX_MS
 from tidelog.broker.leadership import NEVER, Alteration, Follower, Leadership, Proposal
 from tidelog.controller.image import PartitionState
 from tidelog.protocol.types import BrokerId
@@ -70,6 +71,7 @@ def expanding(plant: pytest.MonkeyPatch, **without: bool) -> None:
             and follower not in self.state.isr
             and known.ack_offset >= floor
             and (now_ms >= self._retry_at_ms or not without.get("patience", True))
+            and (now_ms - known.last_fetch_ms <= LAG_MAX_MS or not without.get("heard", True))
             and self._around.live_epoch(follower) is not None
             and (self.eligible(follower) or not without.get("same_process", True))
         ):
@@ -94,6 +96,10 @@ def another_process_of_the_same_broker_joins(plant: pytest.MonkeyPatch) -> None:
 
 def a_proposal_is_replaced_before_it_is_decided(plant: pytest.MonkeyPatch) -> None:
     expanding(plant, one_at_a_time=False)
+
+
+def who_is_silent_joins(plant: pytest.MonkeyPatch) -> None:
+    expanding(plant, heard=False)
 
 
 def a_refused_proposal_is_repeated_at_once(plant: pytest.MonkeyPatch) -> None:
@@ -335,6 +341,7 @@ PLANTS: dict[str, Plant] = {
             a_replica_below_the_high_watermark_joins,
             another_process_of_the_same_broker_joins,
             a_proposal_is_replaced_before_it_is_decided,
+            who_is_silent_joins,
             a_refused_proposal_is_repeated_at_once,
             a_fenced_replica_joins,
             followers_are_remembered_across_leader_epochs,
