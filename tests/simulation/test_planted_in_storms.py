@@ -9,16 +9,14 @@ from functools import partial
 import pytest
 
 from tests.simulation.planted import CAUGHT, Plant
-from tests.simulation.storms import Storm, Weather
+from tests.simulation.storms import Weather, storm
 from tidelog.testing.simulation.seeds import run_seed
-from tidelog.testing.simulation.world import World
 
-SEEDS = (0, 3, 8, 7, 1, 2, 4)
+SEEDS = (1, 4, 56, 0, 3)
 """In this order; with them each bug below is caught within a few seconds."""
 
 
-def short_storm(world: World) -> None:
-    Storm(world, Weather(seconds=8)).run()
+SHORT = partial(storm, weather=Weather(seconds=8))
 
 
 # A run that fails leaves tasks behind that were about to start: they are dropped with it.
@@ -27,12 +25,12 @@ def short_storm(world: World) -> None:
 @pytest.mark.parametrize("plant", CAUGHT, ids=lambda plant: plant.__name__)
 def test_a_planted_bug_ends_a_storm_badly(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
-    outcomes = map(partial(run_seed, short_storm), SEEDS)
+    outcomes = map(partial(run_seed, SHORT), SEEDS)
     assert any(outcome.failure for outcome in outcomes), f"{plant.__name__} survived"
 
 
 @pytest.mark.slow
 def test_without_a_planted_bug_these_storms_end_well() -> None:
     for seed in SEEDS:
-        outcome = run_seed(short_storm, seed)
+        outcome = run_seed(SHORT, seed)
         assert outcome.failure is None, outcome.failure
