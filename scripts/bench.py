@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> int:
         for bench in benches:
             measured.append(run(bench, settings))
             print(table.of(measured[-1]), flush=True)
-    command = shlex.join(["scripts/bench", *arguments])
+    command = _command(options)
     entry = evidence.entry(measured, settings, command, time.perf_counter() - began, before, ROOT)
     if options.json:
         Path(options.json).write_text(json.dumps(entry, indent=1, ensure_ascii=False) + "\n", "utf-8")
@@ -80,6 +80,12 @@ def _parser() -> argparse.ArgumentParser:
         help="where to make files, on the disk that is meant (%(default)s)",
     )
     return parser
+
+
+def _command(options: argparse.Namespace) -> str:
+    """What to type to take this run again; paths are this machine's own, and are left out."""
+    words = ["scripts/bench", *options.names, "--rounds", str(options.rounds)]
+    return shlex.join([*words, "--quick"] if options.quick else words)
 
 
 def _rounds(text: str) -> int:

@@ -173,7 +173,9 @@ def test_every_bench_runs_and_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     done = bench("--quick", "--json", tmp_path / "run.json", "--directory", tmp_path / "disk")
     assert (done.returncode, done.stderr) == (0, "")
-    taken: dict[str, Any] = json.loads((tmp_path / "run.json").read_text())["benches"]
+    told = (tmp_path / "run.json").read_text()
+    assert str(tmp_path) not in told
+    taken: dict[str, Any] = json.loads(told)["benches"]
     for one in BENCHES:
         assert [row["name"] for row in taken[one.name]["rows"]] == [row.name for row in one.rows]
         assert f"\n{one.name}: " in done.stdout
