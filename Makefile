@@ -1,6 +1,6 @@
 # A few words; each is one command that can be typed without make.
 
-.PHONY: setup check test simulate mutants bench fuzz model docs demo lock
+.PHONY: setup check test simulate mutants bench fuzz model evidence docs demo lock
 
 setup: ## make .venv ready
 	@root="$(CURDIR)"; . ./scripts/env.sh
@@ -28,6 +28,12 @@ fuzz: setup ## feed garbage to whatever reads bytes
 
 model: setup ## walk the replication model for a minute
 	scripts/model
+
+evidence: setup ## tell which of the long runs that were kept still count
+	scripts/bench --standing
+	scripts/fuzz --check
+	-scripts/model --check
+	scripts/simulate --check
 
 docs: setup ## regenerate docs/PROTOCOL.md
 	scripts/docs

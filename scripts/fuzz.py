@@ -19,11 +19,13 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT))
 
+from scripts.benches.evidence import code as code_of  # noqa: E402
 from scripts.benches.evidence import machine  # noqa: E402
 
 from tests.protocol.fuzzing import Report, fuzz_machines, fuzz_sockets  # noqa: E402
 
 EVIDENCE = ROOT / "docs/evidence/fuzz.json"
+MODULES = ("tests.protocol.fuzzing",)
 CHUNK = 20_000
 SOCKETS_EVERY = 100
 """Of so many conversations one more goes through a real socket."""
@@ -34,7 +36,9 @@ def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
     logging.disable(logging.CRITICAL)  # a server says a line for each peer that it turns away
     began = time.perf_counter()
-    code = {"commit": _git("rev-parse", "HEAD"), "changed": _changed()}
+    if options.check:
+        return check()
+    code = {"commit": _git("rev-parse", "HEAD"), "changed": _changed(), "code": code_of(MODULES, ROOT)}
     total = Report()
     end = options.begin + options.frames
     for begin in range(options.begin, end, CHUNK):
@@ -93,6 +97,16 @@ def _record(
     EVIDENCE.write_text(json.dumps(runs, indent=2) + "\n", encoding="utf-8")
 
 
+def check() -> int:
+    """Tell which kept runs count: those of the code as it is."""
+    now = code_of(MODULES, ROOT)
+    for run in json.loads(EVIDENCE.read_text(encoding="utf-8")) if EVIDENCE.exists() else []:
+        standing = "counts" if run.get("code") == now else "history: the code has changed since"
+        found = f"{run['conversations']:,} conversations: {len(run['failures'])} failures"
+        print(f"{run['date']} {run['commit'][:10]} {found}, {standing}")
+    return 0
+
+
 def _changed() -> list[str]:
     """Files of ours that differ from the commit."""
     return [
@@ -113,6 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--begin", type=int, default=0, help="the first index, to go on where a run ended (0)"
     )
+    parser.add_argument("--check", action="store_true", help="tell which kept runs still count")
     parser.add_argument("--record", action="store_true", help="append the run to docs/evidence/fuzz.json")
     return parser
 
