@@ -119,6 +119,7 @@ async def run_controller(
     rng: Random,
     *,
     hold: list["OneController"] | None = None,
+    node: "type[OneController] | None" = None,
 ) -> None:
     """The main of a simulated host that is the controller; `hold` gets the node, to be looked at."""
     environment = Environment(
@@ -131,10 +132,10 @@ async def run_controller(
         nullcontext,
         host.halt,
     )
-    node = OneController(config, environment, host.address, port)
+    controller = (node or OneController)(config, environment, host.address, port)
     if hold is not None:
-        hold.append(node)
-    await node.run()
+        hold.append(controller)
+    await controller.run()
 
 
 class OneController:
@@ -236,11 +237,14 @@ class OneController:
         if self.working.cluster_id is None:
             first.insert(0, ClusterInitialized(env.new_id(), env.clock.wall_ms()))
         self._append(first)
-        # The epoch is durable before anything is said in it, or the next life would take it once more.
-        self.log.flush()
+        self._make_epoch_durable()
         unfenced = [broker for broker, state in self.working.brokers.items() if not state.fenced]
         self._sessions = Sessions(self.config.liveness, unfenced, now_ms)
         return claimed.lock
+
+    def _make_epoch_durable(self) -> None:
+        """Before anything is said in it: else the next life would take it once more (I-11 of the quorum's log)."""
+        self.log.flush()
 
     def _replay(self) -> None:
         while self.working.end_offset < self.log.end_offset:
