@@ -20,6 +20,7 @@ from random import Random
 from typing import Any, NoReturn, Protocol
 
 from tidelog.broker.config import BrokerConfig
+from tidelog.broker.deadlines import Deadlines
 from tidelog.broker.fetcher import Fetcher, Follow
 from tidelog.broker.flusher import Flusher
 from tidelog.broker.leadership import Surroundings
@@ -65,6 +66,7 @@ from tidelog.protocol.messages import (
     Welcome,
 )
 from tidelog.protocol.types import BrokerId, Epoch
+from tidelog.replication.throttle import Throttle
 from tidelog.storage.crashes import Life
 from tidelog.storage.data_directory import DataDirectory
 from tidelog.storage.files import Directory
@@ -130,6 +132,7 @@ class Broker:
         self._life: Life
         self._flusher: Flusher
         self._proposer: Proposer
+        self._deadlines: Deadlines
         self._fetchers: dict[BrokerId, tuple[Fetcher, asyncio.Task[None]]] = {}
         self._group: asyncio.TaskGroup
         self._context: Context
@@ -267,7 +270,9 @@ class Broker:
             around,
             run_soon=self._run_delayed_soon,
             propose_soon=self._propose_soon,
+            wake_at=self._wake_at,
         )
+        self._deadlines = Deadlines(self.replicas.delayed)
         self._clocks = Clocks(
             lambda: int(loop.time() * 1000), self._env.clock.wall_ms, lambda: int(self._env.clock.boot_ms())
         )
@@ -278,8 +283,15 @@ class Broker:
             call=lambda build: self.observer.call(build, config.broker_session_timeout_ms),
             rng=self._env.rng,
         )
+        rate = config.replication_throttled_rate_bytes_s
         self._context = Context(
-            self.replicas, image, self._clocks, self._flusher.appended, self._save_log_starts
+            self.replicas,
+            image,
+            self._clocks,
+            self._flusher.appended,
+            self._save_log_starts,
+            throttle=Throttle(rate) if rate is not None else None,
+            hwm_propagation_ms=config.hwm_propagation_ms,
         )
         self._set_strays_aside()
         self.serving = True
@@ -288,6 +300,9 @@ class Broker:
     def _run_delayed_soon(self) -> None:
         """Once for all that happens in this turn of the loop (DECISIONS 17)."""
         asyncio.get_running_loop().call_soon(self.replicas.delayed.run)
+
+    def _wake_at(self, deadline_ms: int) -> None:
+        self._deadlines.wake_at(deadline_ms)
 
     def _propose_soon(self) -> None:
         self._proposer.wake()
@@ -358,7 +373,6 @@ class Broker:
         return [
             self._heartbeats(),
             self._ticks(),
-            self._deadlines(),
             self._flusher.run(),
             self._flusher.keep_checkpoints(),
             self._proposer.run(),
@@ -419,16 +433,6 @@ class Broker:
             # After a pause everybody looks silent: first what they said meanwhile must be read (2.9).
             if late_s < interval_s / 2 and self.replicas.has_lease(self._clocks.boot_ms()):
                 self.replicas.tick(self._clocks.now_ms())
-
-    async def _deadlines(self) -> None:
-        """Give up answers whose time has come."""
-        delayed = self.replicas.delayed
-        while True:
-            deadline_ms = delayed.deadline_ms
-            now_ms = self._clocks.now_ms()
-            wait_ms = 50 if deadline_ms is None else min(max(deadline_ms - now_ms, 1), 50)
-            await asyncio.sleep(wait_ms / 1000)
-            delayed.expire(self._clocks.now_ms())
 
     def _on_flushed(self, partitions: list[Partition]) -> None:
         """Logs are durable further than before: tell the leaders that wait for it (DECISIONS 25)."""

@@ -29,6 +29,11 @@ class BrokerConfig:
     """How long it may be silent before others take over. Three heartbeats must fit."""
     replica_lag_time_max_ms: int = 10_000
     """How long a replica in sync may be behind before it leaves the ISR."""
+    hwm_propagation_ms: int = 100
+    """How soon followers hear what is committed while consumers read from them. Less makes those reads fresher, and
+    fetches more frequent; without such reads it costs nothing."""
+    replication_throttled_rate_bytes_s: int | None = None
+    """What replicas that are being added may take from this broker in a second; replicas in sync are never throttled."""
     open_segments: int = 512
     """How many log files are open at once."""
     fetch: FetchSettings = field(default_factory=FetchSettings)
@@ -42,6 +47,14 @@ class BrokerConfig:
             raise InvalidConfig(
                 f"broker.heartbeat.interval.ms={self.broker_heartbeat_interval_ms}: three of them must fit into "
                 f"broker.session.timeout.ms={self.broker_session_timeout_ms}"
+            )
+        if (
+            self.replication_throttled_rate_bytes_s is not None
+            and self.replication_throttled_rate_bytes_s < 1
+        ):
+            raise InvalidConfig(
+                f"leader.replication.throttled.rate={self.replication_throttled_rate_bytes_s}: at least 1, or nothing "
+                "at all for no limit"
             )
         if self.fetch.max_wait_ms * 4 > self.replica_lag_time_max_ms:
             raise InvalidConfig(

@@ -16,7 +16,7 @@ What it keeps true (docs/REPLICATION.md; I-2 to I-5, I-14, I-16 to I-19):
   and only from where this epoch began: the high watermark alone may be stale after an election (KAFKA-7128).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -32,7 +32,7 @@ from tidelog.protocol.errors import (
     UnknownLeaderEpoch,
     UnknownTopicId,
 )
-from tidelog.protocol.types import NO_EPOCH, NO_OFFSET, BrokerId, Epoch, Offset
+from tidelog.protocol.types import NO_BROKER, NO_EPOCH, NO_OFFSET, BrokerId, Epoch, Offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +188,21 @@ class Leadership:
         """Whether it may be in the ISR: alive by my image, under the registration that it fetched with."""
         live = self._around.live_epoch(follower)
         return live is not None and live == self.followers[follower].broker_epoch
+
+    def nearest(self, there: Iterable[BrokerId], offset: Offset) -> BrokerId:
+        """Who of these can serve a consumer from that offset as well as I can; -1: nobody (2.13).
+
+        Never one that is fenced or has not got so far: a consumer must not be trapped (KAFKA-14372, KAFKA-15390).
+        """
+        able = [
+            (-known.ack_offset, follower)
+            for follower in there
+            if (known := self.followers.get(follower)) is not None
+            and follower in self.state.isr
+            and known.fetch_offset >= offset >= known.log_start
+            and self.eligible(follower)
+        ]
+        return min(able)[1] if able else NO_BROKER
 
     # ── what happens ──────────────────────────────────────────────────────────────────────────────
 

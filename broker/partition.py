@@ -36,6 +36,7 @@ from tidelog.protocol.errors import (
 from tidelog.protocol.messages import ACKS_ALL, EpochEnd, PartitionFetch
 from tidelog.protocol.types import (
     NO_BROKER,
+    NO_EPOCH,
     NO_OFFSET,
     NO_PRODUCER_ID,
     BrokerId,
@@ -70,6 +71,15 @@ class Readable(NamedTuple):
     diverging: EpochEnd | None = None
 
 
+class Noted(NamedTuple):
+    """What came of a follower's fetch."""
+
+    diverging: EpochEnd | None
+    """Where its log parts from mine: then nothing was noted."""
+    news: bool
+    """More is committed, or deleted everywhere, than before: somebody may wait for it."""
+
+
 @dataclass(slots=True)
 class Loss:
     """Committed records that an unclean election took from this replica: told loudly."""
@@ -90,6 +100,7 @@ class Partition:
         "log",
         "losses",
         "name",
+        "nearby_until_ms",
         "offline",
         "state",
     )
@@ -102,6 +113,8 @@ class Partition:
         self.followership: Followership | None = None
         self.offline: str | None = None
         self.losses: list[Loss] = []
+        self.nearby_until_ms = -1
+        """Until when consumers may read from my followers because I have sent them there."""
         self._follower_hwm = high_watermark
         self._heard_from_leader_ms: int | None = None
         self._lag_max_ms = 0
@@ -233,14 +246,15 @@ class Partition:
 
     def fetch_as_follower(
         self, fetch: PartitionFetch, follower: BrokerId, broker_epoch: Epoch, now_ms: int
-    ) -> Readable | None:
-        """Take note of a follower's fetch; the answer if its log parts from mine, else None: read when you like."""
+    ) -> Noted:
+        """Take note of a follower's fetch, unless its log parts from mine."""
         leadership = self.led(fetch.current_leader_epoch, to_replica=True)
         leadership.check_replica(follower, broker_epoch)
         parts = check_place(self.log, fetch.fetch_offset, fetch.last_fetched_epoch)
         if parts is not None:
-            return Readable(EMPTY, NO_OFFSET, self.log.log_start, self.log.end_offset, EpochEnd(*parts))
-        leadership.on_fetch(
+            return Noted(EpochEnd(*parts), news=False)
+        began = leadership.followers[follower].log_start
+        moved = leadership.on_fetch(
             follower,
             broker_epoch=broker_epoch,
             fetch_offset=fetch.fetch_offset,
@@ -248,7 +262,7 @@ class Partition:
             log_start=fetch.log_start,
             now_ms=now_ms,
         )
-        return None
+        return Noted(None, news=moved or fetch.log_start != began)
 
     def read_for_follower(self, fetch: PartitionFetch, max_bytes: int) -> Readable:
         """Everything there is from its offset on, as much as fits; all checks anew, for time has passed."""
@@ -256,42 +270,57 @@ class Partition:
         parts = check_place(self.log, fetch.fetch_offset, fetch.last_fetched_epoch)
         if parts is not None:
             return Readable(EMPTY, NO_OFFSET, self.log.log_start, self.log.end_offset, EpochEnd(*parts))
-        data = self.log.read(fetch.fetch_offset, max_bytes).data if max_bytes > 0 else EMPTY
+        data = self._read(fetch.fetch_offset, max_bytes, self.log.end_offset)
         return Readable(data, leadership.known_high_watermark, self.log.log_start, self.log.end_offset)
 
     # ── serving consumers ─────────────────────────────────────────────────────────────────────────
 
-    def read_for_consumer(self, fetch: PartitionFetch, max_bytes: int, now_ms: int) -> Readable:
-        """Committed records from its offset on, from the leader or, where the reader asked for it, a follower."""
-        if self.leadership is None and self.followership is not None:
-            return self._read_as_follower(fetch, max_bytes, now_ms)
-        leadership = self.led(fetch.current_leader_epoch)
-        self._check_within(fetch.fetch_offset)
-        data = self._committed(fetch.fetch_offset, max_bytes)
-        return Readable(data, leadership.known_high_watermark, self.log.log_start, self.log.end_offset)
+    def check_consumer(self, fetch: PartitionFetch, now_ms: int, *, nearby: bool) -> EpochEnd | None:
+        """Whether a consumer may read here from its offset; an answer is where its records part from this log.
 
-    def _read_as_follower(self, fetch: PartitionFetch, max_bytes: int, now_ms: int) -> Readable:
-        check_leader_epoch(fetch.current_leader_epoch, self.leader_epoch)
+        From a follower only if it wants what is `nearby`: whoever took this broker for the leader is told.
+        """
+        if nearby and self.leadership is None and self.followership is not None:
+            self._check_as_follower(fetch, now_ms)
+            return None
+        self.led(fetch.current_leader_epoch)
+        parts = check_place(self.log, fetch.fetch_offset, fetch.last_fetched_epoch)
+        return EpochEnd(*parts) if parts is not None else None
+
+    def _check_as_follower(self, fetch: PartitionFetch, now_ms: int) -> None:
+        check_leader_epoch(fetch.current_leader_epoch, self.leader_epoch, must_say=True)
         heard = self._heard_from_leader_ms
         if heard is None or now_ms - heard > self._lag_max_ms:
             raise ReplicaNotAvailable(f"{self.name}: this replica has not heard from its leader of late")
         if fetch.fetch_offset > self.log.end_offset:
             # Not out of range: this replica may just be behind.
             raise OffsetNotAvailable(f"{self.name}: this replica ends at {self.log.end_offset}")
-        self._check_within(fetch.fetch_offset)
-        data = self._committed(fetch.fetch_offset, max_bytes)
-        return Readable(data, self.high_watermark, self.log.log_start, self.log.end_offset)
+        check_place(self.log, fetch.fetch_offset, NO_EPOCH)
 
-    def _check_within(self, offset: Offset) -> None:
-        if not self.log.log_start <= offset <= self.log.end_offset:
-            raise OffsetOutOfRange(
-                f"{self.name} has offsets {self.log.log_start} to {self.log.end_offset}, not {offset}"
-            )
+    def read_for_consumer(
+        self, fetch: PartitionFetch, max_bytes: int, now_ms: int, *, nearby: bool = False
+    ) -> Readable:
+        """Committed records from its offset on, from the leader or, where the reader asked for it, a follower."""
+        parts = self.check_consumer(fetch, now_ms, nearby=nearby)
+        if parts is not None:
+            return Readable(EMPTY, NO_OFFSET, self.log.log_start, self.log.end_offset, parts)
+        data = self._committed(fetch.fetch_offset, max_bytes)
+        leading = self.leadership
+        committed = leading.known_high_watermark if leading is not None else self.high_watermark
+        return Readable(data, committed, self.log.log_start, self.log.end_offset)
 
     def _committed(self, offset: Offset, max_bytes: int) -> memoryview:
-        if offset >= self.high_watermark or max_bytes <= 0:
+        return self._read(offset, max_bytes, self.high_watermark)
+
+    def _read(self, offset: Offset, max_bytes: int, below: Offset) -> memoryview:
+        """A batch that should be there and cannot be read: this replica is damaged, others have it (1.9)."""
+        if offset >= below or max_bytes <= 0:
             return EMPTY
-        return self.log.read(offset, max_bytes, self.high_watermark).data
+        try:
+            return self.log.read(offset, max_bytes, below).data
+        except StorageError as error:
+            self.go_offline(str(error))
+            raise
 
     # ── following ─────────────────────────────────────────────────────────────────────────────────
 

@@ -18,7 +18,7 @@ from tidelog.broker.partition import Partition
 from tidelog.controller.image import PartitionState
 from tidelog.protocol.errors import UnknownTopicId
 from tidelog.protocol.types import BrokerId, TopicId, TopicPartition
-from tidelog.replication.delayed import Delayed
+from tidelog.replication.delayed import Delayed, Operation
 from tidelog.replication.sessions import FetchSessions, Place
 from tidelog.storage.data_directory import DataDirectory
 
@@ -36,6 +36,7 @@ class Replicas:
         *,
         run_soon: Callable[[], None],
         propose_soon: Callable[[], None],
+        wake_at: Callable[[int], None],
     ) -> None:
         self.data = data
         self.around = around
@@ -46,7 +47,10 @@ class Replicas:
         """On the clock that goes on while the machine sleeps; compared when a request is handled (2.14)."""
         self.proposing: dict[Place, Partition] = {}
         """Where a leader wants another ISR and has not been answered."""
+        self.nearby_until_ms = -1
+        """Until when consumers may read from followers because this broker has sent them there."""
         self._run_soon = run_soon
+        self._wake_at = wake_at
         self._propose_soon = propose_soon
 
     # ── what the cluster decides ──────────────────────────────────────────────────────────────────
@@ -94,8 +98,8 @@ class Replicas:
         """Who is alive has changed: leaders look again who may join."""
         for place, partition in self.partitions.items():
             if partition.leadership is not None:
-                if partition.leadership.image_changed(now_ms):
-                    self.touched(place)
+                partition.leadership.image_changed(now_ms)
+                self.touched(place)  # deletions wait for the living, producers for the high watermark
                 self.look_at(partition)
 
     def tick(self, now_ms: int) -> None:
@@ -141,6 +145,11 @@ class Replicas:
                 self._propose_soon()
 
     # ── answers that wait ─────────────────────────────────────────────────────────────────────────
+
+    def wait(self, operation: Operation, places: Iterable[Place], deadline_ms: int) -> None:
+        """Let an answer wait for these partitions, unless it can be given now; at its deadline it is given up."""
+        if self.delayed.wait(operation, places, deadline_ms):
+            self._wake_at(deadline_ms)
 
     def touched(self, place: Place) -> None:
         """Something about that partition has changed: answers that wait for it are tried soon, once per burst."""

@@ -9,6 +9,7 @@ from tidelog.controller.image import Image
 from tidelog.protocol.errors import NotLeaderOrFollower, UnknownTopicId
 from tidelog.protocol.messages import Leader
 from tidelog.protocol.types import NO_BROKER, TopicId
+from tidelog.replication.throttle import Throttle
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,10 @@ class Context:
     """Told of each batch and its size: it is to be flushed, at once or some time."""
     save_log_starts: Callable[[Callable[[], None]], None]
     """Write the log starts durably, off the event loop, and tell when it is done."""
+    throttle: Throttle | None = None
+    """What replicas that are being added may take; None: as much as they like."""
+    hwm_propagation_ms: int = 100
+    """How soon followers hear of a new high watermark while consumers read from them."""
 
     def partition(self, topic_id: TopicId, index: int) -> Partition:
         """The replica here, for a client: without a lease another broker may lead it already (D9)."""
@@ -54,3 +59,7 @@ class Context:
         """Whom a client should ask, as far as is known here."""
         known = self.image.partitions.get((topic_id, index))
         return Leader(known.leader, known.leader_epoch) if known and known.leader != NO_BROKER else None
+
+    def throttle_room(self, now_ms: int) -> int:
+        """How many bytes may go to replicas that are being added."""
+        return self.throttle.room(now_ms) if self.throttle is not None else 1 << 31

@@ -2,18 +2,27 @@
 
 A follower's fetch tells the leader what it has: that is noted once, on arrival. What is answered is read anew
 when the answer is made, all of it of one moment (docs/REPLICATION.md).
+
+Two things make an answer come early without a byte in it: a replica that is nearer to the consumer (2.13), and, while
+consumers do read from followers, a high watermark that a follower has not heard of for a while (2.11).
 """
 
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Final, cast
 
-from tidelog.broker.partition import Partition, Readable
+from tidelog.broker.partition import Partition
 from tidelog.broker.requests.context import Context
 from tidelog.protocol.errors import FetchSessionIdNotFound, InvalidFetchSessionEpoch, TidelogError
 from tidelog.protocol.io import Incoming
-from tidelog.protocol.messages import Fetch, FetchReply, Leader, PartitionFetch, PartitionFetched
-from tidelog.protocol.types import NO_BROKER
-from tidelog.replication.sessions import Session
+from tidelog.protocol.messages import Fetch, FetchReply, PartitionFetch, PartitionFetched
+from tidelog.protocol.types import NO_BROKER, BrokerId, Epoch
+from tidelog.replication.sessions import Place, Session, Told
+
+FETCH_MAX_BYTES: Final = 10 << 20
+"""An answer holds no more than this and one batch, whatever is asked for: it must fit into a frame (`Limits`)."""
+NEARBY_MS: Final = 300_000
+"""How long a consumer that was sent to a replica nearby may read there (`metadata.max.age.ms`)."""
+NOTHING: Final = memoryview(b"")
 
 
 def fetch(context: Context, incoming: Incoming) -> None:
@@ -33,13 +42,15 @@ def fetch(context: Context, incoming: Incoming) -> None:
         incoming.reply(FetchReply(error=error.code, message=str(error)))
         return
     waiting = _Waiting(context, incoming, request, session)
-    if not consumer:
+    if consumer:
+        waiting.remember_epochs()
+    else:
         waiting.take_note()
     if request.max_wait_ms == 0:
         waiting.give_up()
         return
     keys = list(session.partitions)
-    context.replicas.delayed.wait(waiting, keys, context.clocks.now_ms() + request.max_wait_ms)
+    context.replicas.wait(waiting, keys, context.clocks.now_ms() + request.max_wait_ms)
 
 
 @dataclass(slots=True)
@@ -52,41 +63,115 @@ class _Waiting:
     session: Session
     urgent: bool = field(default=False)
     """Something must be told at once: an error, or where the logs part."""
+    answered: bool = field(default=False)
+    reminded: bool = field(default=False)
+    """Whether this answer is to come soon because of a high watermark that its follower does not know."""
+    epochs: dict[Place, Epoch] = field(default_factory=dict)
+    """A consumer's partitions that are here, and in which leadership they were when it asked."""
+
+    # ── on arrival ────────────────────────────────────────────────────────────────────────────────
+
+    def remember_epochs(self) -> None:
+        """Another leadership ends the waiting, also of a consumer that does not say in which it believes."""
+        hosted = self.context.replicas.partitions
+        self.epochs = {
+            place: hosted[place].leader_epoch for place in self.session.partitions if place in hosted
+        }
 
     def take_note(self) -> None:
         """The follower has told what it has."""
         now_ms = self.context.clocks.now_ms()
-        for asked in self.session.partitions.values():
+        for place, asked in self.session.partitions.items():
             try:
-                partition = self.context.replicas.at(asked.topic_id, asked.index)
-                before = partition.high_watermark
-                diverges = partition.fetch_as_follower(
+                partition = self.context.replicas.at(*place)
+                noted = partition.fetch_as_follower(
                     asked, self.request.broker_id, self.request.broker_epoch, now_ms
                 )
             except TidelogError:
                 self.urgent = True
                 continue
-            if diverges is not None:
+            if noted.diverging is not None:
                 self.urgent = True
-            elif partition.high_watermark > before:
-                self.context.replicas.touched((asked.topic_id, asked.index))
+            elif noted.news:
+                self.context.replicas.touched(place)
             self.context.replicas.look_at(partition)
+
+    # ── while it waits ────────────────────────────────────────────────────────────────────────────
 
     def try_complete(self) -> bool:
         if self.incoming.closed:
+            self.answered = True
             return True
         if not self.urgent and not self._enough():
+            self._remind_of_commits()
             return False
         self.give_up()
         return True
 
+    def _enough(self) -> bool:
+        """Whether there are `min_bytes` to read, or something has happened that must be told."""
+        wanted = max(self.request.min_bytes, 1)
+        found = 0
+        for asked in self.session.partitions.values():
+            try:
+                news = self._readable(asked, wanted)
+            except TidelogError:
+                return True
+            if news is None:
+                return True
+            found += news
+            if found >= wanted:
+                return True
+        return False
+
+    def _readable(self, asked: PartitionFetch, wanted: int) -> int | None:
+        """How many bytes there are to read of it, up to its own limit; None: something else is to be told."""
+        now_ms = self.context.clocks.now_ms()
+        partition = self._partition(asked)
+        if self.request.broker_id == NO_BROKER:
+            if self.epochs.get((asked.topic_id, asked.index)) != partition.leader_epoch:
+                return None
+            if partition.check_consumer(asked, now_ms, nearby=bool(self.request.client_rack)) is not None:
+                return None
+            if self._nearer(partition, asked) != NO_BROKER:
+                return None
+            end = partition.high_watermark
+        else:
+            partition.led(asked.current_leader_epoch, to_replica=True)
+            if self._throttled(partition) and self.context.throttle_room(now_ms) == 0:
+                return 0
+            end = partition.log.end_offset
+        if end <= asked.fetch_offset:
+            return 0
+        if wanted == 1:
+            return 1
+        return min(partition.log.bytes_between(asked.fetch_offset, end), asked.max_bytes)
+
+    def _remind_of_commits(self) -> None:
+        """While consumers read from followers, tell those before long what is committed (2.11)."""
+        replicas, now_ms = self.context.replicas, self.context.clocks.now_ms()
+        if self.reminded or self.request.broker_id == NO_BROKER or now_ms >= replicas.nearby_until_ms:
+            return
+        for place in self.session.partitions:
+            partition = replicas.partitions.get(place)
+            if partition is None or partition.leadership is None or now_ms >= partition.nearby_until_ms:
+                continue
+            told = self.session.told.get(place, Told()).high_watermark
+            if partition.leadership.known_high_watermark > told:
+                self.reminded = True
+                replicas.wait(_Reminder(self, place), (), now_ms + self.context.hwm_propagation_ms)
+                return
+
+    # ── the answer ────────────────────────────────────────────────────────────────────────────────
+
     def give_up(self) -> None:
         """Answer with what there is."""
-        request, session = self.request, self.session
-        left, served = request.max_bytes, 0
+        session = self.session
+        self.answered = True
+        left, served = min(self.request.max_bytes, FETCH_MAX_BYTES), 0
         entries: list[PartitionFetched] = []
         attachments: list[memoryview] = []
-        for asked in session.in_turn():
+        for at, asked in enumerate(session.in_turn()):
             # The first batch is given whatever its size, so that an oversized one cannot stall its partition.
             room = min(asked.max_bytes, left) if attachments else max(min(asked.max_bytes, left), 1)
             entry, data = self._read(asked, room)
@@ -95,70 +180,97 @@ class _Waiting:
                 if len(data):
                     attachments.append(data)
                     left -= len(data)
-                    served += 1
+                    served = at + 1
         session.stopped_before(served)
         self.incoming.reply(FetchReply(tuple(entries), session_id=session.session_id), *attachments)
 
-    def _enough(self) -> bool:
-        """Whether there are `min_bytes` to read, or something has gone wrong that must be told."""
-        wanted = self.request.min_bytes
-        found = 0
-        for asked in self.session.partitions.values():
-            try:
-                partition = self._partition(asked)
-                end = partition.high_watermark
-                if self.request.broker_id != NO_BROKER:
-                    partition.led(asked.current_leader_epoch, to_replica=True)
-                    end = partition.log.end_offset
-                if end > asked.fetch_offset:
-                    if wanted <= 1:
-                        return True
-                    found += min(partition.log.bytes_between(asked.fetch_offset, end), asked.max_bytes)
-            except TidelogError:
-                return True
-            if found >= max(wanted, 1):
-                return True
-        return False
-
     def _partition(self, asked: PartitionFetch) -> Partition:
-        replicas = self.context.replicas
-        if self.request.broker_id != NO_BROKER:
-            return replicas.at(asked.topic_id, asked.index)  # epochs protect a follower: no lease is needed
+        if self.request.broker_id != NO_BROKER:  # epochs protect a follower: no lease is needed
+            return self.context.replicas.at(asked.topic_id, asked.index)
         return self.context.partition(asked.topic_id, asked.index)
 
     def _read(self, asked: PartitionFetch, room: int) -> tuple[PartitionFetched, memoryview]:
-        partition: Partition | None = None
+        where = asked.topic_id, asked.index
         try:
-            partition = self._partition(asked)
-            if self.request.broker_id != NO_BROKER:
-                partition.led(asked.current_leader_epoch, to_replica=True).check_replica(
-                    self.request.broker_id, self.request.broker_epoch
-                )
-                found = partition.read_for_follower(asked, room)
-            else:
-                found = partition.read_for_consumer(asked, room, self.context.clocks.now_ms())
+            if self.request.broker_id == NO_BROKER:
+                return self._read_for_consumer(asked, room)
+            return self._read_for_follower(asked, room)
         except TidelogError as error:
-            return _refused(asked, error, partition), memoryview(b"")
-        return _answer(asked, found, to_replica=self.request.broker_id != NO_BROKER), found.data
+            hint = self.context.leader(*where)
+            return PartitionFetched(
+                *where, error=error.code, message=str(error), current_leader=hint
+            ), NOTHING
+
+    def _read_for_consumer(self, asked: PartitionFetch, room: int) -> tuple[PartitionFetched, memoryview]:
+        partition, now_ms = self._partition(asked), self.context.clocks.now_ms()
+        nearby = bool(self.request.client_rack)
+        nearer = self._nearer(partition, asked)
+        if nearer != NO_BROKER:
+            room = 0
+            partition.nearby_until_ms = self.context.replicas.nearby_until_ms = now_ms + NEARBY_MS
+        found = partition.read_for_consumer(asked, room, now_ms, nearby=nearby)
+        entry = PartitionFetched(
+            asked.topic_id,
+            asked.index,
+            records_size=len(found.data),
+            high_watermark=found.high_watermark,
+            last_stable_offset=found.high_watermark,
+            log_start=found.log_start,
+            diverging=found.diverging,
+            preferred_read_replica=NO_BROKER if found.diverging is not None else nearer,
+        )
+        return entry, found.data
+
+    def _read_for_follower(self, asked: PartitionFetch, room: int) -> tuple[PartitionFetched, memoryview]:
+        partition, now_ms = self._partition(asked), self.context.clocks.now_ms()
+        leadership = partition.led(asked.current_leader_epoch, to_replica=True)
+        leadership.check_replica(self.request.broker_id, self.request.broker_epoch)
+        throttled = self._throttled(partition)
+        if throttled:
+            room = min(room, self.context.throttle_room(now_ms))
+        found = partition.read_for_follower(asked, room)
+        if throttled and self.context.throttle is not None:
+            self.context.throttle.spent(len(found.data))
+        entry = PartitionFetched(
+            asked.topic_id,
+            asked.index,
+            records_size=len(found.data),
+            high_watermark=found.high_watermark,
+            last_stable_offset=found.high_watermark,
+            log_start=found.log_start,
+            end_offset=found.end_offset,
+            diverging=found.diverging,
+        )
+        return entry, found.data
+
+    def _throttled(self, partition: Partition) -> bool:
+        """Whether this follower is being added and not in sync yet: nobody waits for what it lacks (4.11)."""
+        state, follower = partition.state, self.request.broker_id
+        return state is not None and follower in state.adding and follower not in state.isr
+
+    def _nearer(self, partition: Partition, asked: PartitionFetch) -> BrokerId:
+        """The replica in the consumer's rack that it should read from instead; -1: none, or it stands here (2.13)."""
+        rack, brokers = self.request.client_rack, self.context.image.brokers
+        leadership = partition.leadership
+        if not rack or leadership is None or brokers[self.context.replicas.around.me].rack == rack:
+            return NO_BROKER
+        there = [
+            member for member in leadership.state.isr if member in brokers and brokers[member].rack == rack
+        ]
+        return leadership.nearest(there, asked.fetch_offset)
 
 
-def _answer(asked: PartitionFetch, found: Readable, *, to_replica: bool) -> PartitionFetched:
-    return PartitionFetched(
-        asked.topic_id,
-        asked.index,
-        records_size=len(found.data),
-        high_watermark=found.high_watermark,
-        last_stable_offset=found.high_watermark,
-        log_start=found.log_start,
-        end_offset=found.end_offset if to_replica else -1,
-        diverging=found.diverging,
-    )
+@dataclass(frozen=True, slots=True)
+class _Reminder:
+    """A waiting follower is answered when this is due, so that it hears what is committed."""
 
+    fetch: _Waiting
+    place: Place
 
-def _refused(asked: PartitionFetch, error: TidelogError, partition: Partition | None) -> PartitionFetched:
-    hint = None
-    if partition is not None and partition.leader != NO_BROKER:
-        hint = Leader(partition.leader, partition.leader_epoch)
-    return PartitionFetched(
-        asked.topic_id, asked.index, error=error.code, message=str(error), current_leader=hint
-    )
+    def try_complete(self) -> bool:
+        return self.fetch.answered
+
+    def give_up(self) -> None:
+        if not self.fetch.answered:
+            self.fetch.urgent = True
+            self.fetch.context.replicas.touched(self.place)

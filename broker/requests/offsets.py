@@ -112,7 +112,7 @@ def delete_records(context: Context, incoming: Incoming) -> None:
             context.replicas.touched(key)
 
     context.save_log_starts(saved)
-    context.replicas.delayed.wait(waiting, keys, context.clocks.now_ms() + request.timeout_ms)
+    context.replicas.wait(waiting, keys, context.clocks.now_ms() + request.timeout_ms)
 
 
 @dataclass(slots=True)

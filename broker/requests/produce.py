@@ -60,7 +60,7 @@ def produce(context: Context, incoming: Incoming) -> None:
     if waiting.try_complete():
         return
     keys = [(owed.entry.topic_id, owed.entry.index) for owed in waiting.owed.values()]
-    context.replicas.delayed.wait(waiting, keys, context.clocks.now_ms() + request.timeout_ms)
+    context.replicas.wait(waiting, keys, context.clocks.now_ms() + request.timeout_ms)
 
 
 def _check(request: Produce, incoming: Incoming) -> None:

@@ -107,7 +107,7 @@ class Node:
         self.data = self._open(config or LogConfig())
         self.due: list[Callable[[], None]] = []
         self.flushing: list[tuple[Partition, int]] = []
-        self.later: list[tuple[int, Callable[[], None]]] = []
+        self.deadlines: list[int] = []
         self.saves: list[Callable[[], None]] = []
         self.proposals = 0
         image = self.image
@@ -123,6 +123,7 @@ class Node:
             around,
             run_soon=lambda: self.due.append(self.replicas.delayed.run),
             propose_soon=self._propose_soon,
+            wake_at=self.deadlines.append,
         )
         self.replicas.lease_until_ms = 1 << 60
         clocks = Clocks(lambda: self.now_ms, lambda: self.now_ms, lambda: self.now_ms)
@@ -221,10 +222,6 @@ class Node:
     def wait(self, ms: int) -> None:
         """Let time pass."""
         self.now_ms += ms
-        due = [call for at, call in self.later if at <= self.now_ms]
-        self.later = [(at, call) for at, call in self.later if at > self.now_ms]
-        for call in due:
-            call()
         self.replicas.delayed.expire(self.now_ms)
         self.turn()
 

@@ -1,0 +1,451 @@
+"""Fetch, by followers and consumers: what is checked, what is answered and when (design 2.6, 2.11, 2.12, 2.13)."""
+
+from typing import Any
+
+import pytest
+
+from tests.broker.node import PLACE, Asked, Node, records
+from tidelog.protocol.errors import (
+    FencedLeaderEpoch,
+    FetchSessionIdNotFound,
+    InvalidFetchSessionEpoch,
+    NotLeaderOrFollower,
+    OffsetNotAvailable,
+    OffsetOutOfRange,
+    ReplicaNotAvailable,
+    StaleBrokerEpoch,
+    StorageError,
+    TidelogError,
+    UnknownLeaderEpoch,
+    UnknownTopicId,
+)
+from tidelog.protocol.messages import EpochEnd, Fetch, FetchReply, Leader, PartitionFetch
+from tidelog.protocol.types import BrokerId
+from tidelog.replication.throttle import Throttle
+from tidelog.storage.log import Log
+
+OTHER = (PLACE[0], 1)
+THIRD = (PLACE[0], 2)
+SIZE = len(records(1))
+
+
+@pytest.fixture
+def node() -> Node:
+    node = Node()
+    node.lead()
+    return node
+
+
+# ── followers: what is checked, in this order ─────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("ask", "error"),
+    [
+        ({"epoch": 0, "follower": 9}, FencedLeaderEpoch),
+        ({"epoch": -1}, FencedLeaderEpoch),
+        ({"epoch": 9, "follower": 9}, UnknownLeaderEpoch),
+        ({"follower": 9}, UnknownLeaderEpoch),
+        ({"broker_epoch": 19, "offset": 99}, StaleBrokerEpoch),
+        ({"offset": 1, "last_epoch": 99}, OffsetOutOfRange),
+        ({"offset": 99, "last_epoch": -1}, OffsetOutOfRange),
+    ],
+)
+def test_a_follower_is_refused_at_once_by_the_first_check_that_fails(
+    node: Node, ask: dict[str, Any], error: type[TidelogError]
+) -> None:
+    node.fill(4)
+    node.lead()
+    node.replicas.partitions[PLACE].log.raise_log_start(2)
+    asked = node.follower_fetch(ask.pop("follower", 2), ask.pop("offset", 4), **ask)
+    assert asked.error == error.code
+
+
+def test_epochs_come_before_who_leads(node: Node) -> None:
+    node.follow(2, epoch=3)
+    errors = [node.follower_fetch(3, 0, epoch=epoch).error for epoch in (2, 4, 3)]
+    assert errors == [FencedLeaderEpoch.code, UnknownLeaderEpoch.code, NotLeaderOrFollower.code]
+
+
+def test_who_asks_the_wrong_broker_hears_who_leads(node: Node) -> None:
+    node.follow(2, epoch=3)
+    assert node.consume(0).entry.current_leader == Leader(BrokerId(2), 3)
+
+
+def test_a_follower_needs_no_lease_of_its_leader(node: Node) -> None:
+    node.replicas.lease_until_ms = -1
+    assert not node.fetched(2, 0).error
+    assert node.consume(0).error == NotLeaderOrFollower.code
+
+
+def test_logs_that_part_are_told_at_once_and_nothing_is_noted(node: Node) -> None:
+    node.fill(2)
+    node.lead()
+    node.produce(acks=1)
+    asked = node.follower_fetch(2, 5, last_epoch=0)
+    assert asked.entry.diverging == EpochEnd(0, 2)
+    assert (asked.entry.high_watermark, asked.data) == (-1, b"")
+    assert node.replicas.partitions[PLACE].leadership.followers[BrokerId(2)].fetch_offset == -1  # type: ignore[union-attr]
+
+
+def test_a_new_leader_tells_no_high_watermark_before_it_knows_it(node: Node) -> None:
+    node.produce(acks=1)
+    node.lead()
+    assert node.fetched(2, 0).entry.high_watermark == -1
+    node.fetched(3, 1)
+    assert node.fetched(2, 1).entry.high_watermark == 1
+
+
+# ── followers: when it is answered ────────────────────────────────────────────────────────────────────
+
+
+def test_a_follower_waits_for_the_next_record(node: Node) -> None:
+    asked = node.follower_fetch(2, 0)
+    assert asked.waits
+    node.produce(acks=1)
+    assert asked.waits, "never inside the change that makes it possible"
+    node.turn()
+    assert len(asked.data) == SIZE
+
+
+def test_a_follower_is_answered_at_its_deadline(node: Node) -> None:
+    asked = node.follower_fetch(2, 0, wait_ms=500)
+    assert node.deadlines[-1] == node.now_ms + 500
+    node.wait(499)
+    assert asked.waits
+    node.wait(1)
+    assert asked.entry.end_offset == 0
+
+
+def test_min_bytes_are_waited_for(node: Node) -> None:
+    asked = node.follower_fetch(2, 0, min_bytes=2 * SIZE)
+    node.produce(acks=1)
+    node.turn()
+    assert asked.waits
+    node.produce(acks=1)
+    node.turn()
+    assert len(asked.data) == 2 * SIZE
+
+
+def test_bytes_above_what_a_partition_may_give_do_not_count_as_readable(node: Node) -> None:
+    asked = node.follower_fetch(2, 0, min_bytes=2 * SIZE, partition_bytes=SIZE)
+    for _ in range(3):
+        node.produce(acks=1)
+    node.turn()
+    assert asked.waits
+
+
+@pytest.mark.parametrize("decision", [{"leader": 2, "leader_epoch": 1}, {"leader_epoch": 1}, {"leader": -1}])
+def test_another_leadership_ends_every_waiting_in_the_same_burst(
+    node: Node, decision: dict[str, Any]
+) -> None:
+    waiting = [node.follower_fetch(2, 0), node.consume(0), node.consume(0, epoch=0)]
+    node.adopt(**decision)
+    node.turn()
+    assert not any(asked.waits for asked in waiting)
+
+
+def test_a_topic_that_goes_ends_every_waiting(node: Node) -> None:
+    waiting = [node.follower_fetch(2, 0), node.consume(0)]
+    node.remove()
+    node.turn()
+    assert [asked.error for asked in waiting] == [UnknownTopicId.code] * 2
+
+
+def test_nobody_is_answered_who_has_gone(node: Node) -> None:
+    asked = node.consume(0)
+    asked.closed = True
+    node.fill()
+    node.turn()
+    assert asked.waits
+
+
+# ── how much ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_batch_larger_than_all_limits_is_given_whole(node: Node) -> None:
+    node.produce(acks=1)
+    node.produce(acks=1)
+    assert len(node.fetched(2, 0, max_bytes=1, partition_bytes=1).data) == SIZE
+    assert len(node.fetched(2, 0, max_bytes=0, partition_bytes=0).data) == SIZE
+
+
+def test_what_is_asked_for_at_most_is_all_that_is_given(node: Node) -> None:
+    for _ in range(5):
+        node.produce(acks=1)
+    assert len(node.fetched(2, 0, max_bytes=2 * SIZE).data) == 2 * SIZE
+    assert len(node.fetched(2, 0, partition_bytes=3 * SIZE).data) == 3 * SIZE
+
+
+def test_an_answer_fits_into_a_frame_whatever_is_asked_for(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidelog.broker.requests.fetch.FETCH_MAX_BYTES", 2 * SIZE)
+    node.fill(5)
+    assert len(node.consume(0, max_bytes=2**31 - 1, partition_bytes=2**31 - 1).data) == 2 * SIZE
+
+
+def test_partitions_take_turns_where_there_is_room_for_one(node: Node) -> None:
+    for place in (OTHER, THIRD):
+        node.adopt(place=place)
+        for _ in range(3):
+            node.produce(acks=1, place=place)
+    served = [session_fetch(node, turn).answer.partitions[-1].index for turn in range(4)]
+    assert served == [1, 2, 1, 2], "partition 0 has nothing, and costs nobody a turn"
+
+
+def session_fetch(node: Node, turn: int) -> Asked:
+    """A follower's fetch from the beginning of three partitions, with room for a single batch."""
+    entries = [
+        PartitionFetch(*place, 0, SIZE, current_leader_epoch=0, durable_offset=0, log_start=0)
+        for place in (PLACE, OTHER, THIRD)
+    ]
+    fetch = Fetch(
+        0,
+        1,
+        SIZE,
+        tuple(entries) if not turn else (),
+        session_id=1 if turn else 0,
+        session_epoch=turn,
+        broker_id=BrokerId(2),
+        broker_epoch=20,
+    )
+    asked = node.ask(fetch)
+    with_records = [entry for entry in asked.answer.partitions if entry.records_size]
+    assert len(with_records) == 1
+    asked.answer = FetchReply(tuple(with_records))
+    return asked
+
+
+def test_an_error_of_the_session_is_one_of_the_whole(node: Node) -> None:
+    assert session(node, 7, 1).answer.error == FetchSessionIdNotFound.code
+    opened = session(node, 0, 0).answer.session_id
+    assert session(node, opened, 2).answer.error == InvalidFetchSessionEpoch.code
+
+
+def session(node: Node, number: int, epoch: int) -> Asked:
+    return node.consume(0, wait_ms=0, session_id=number, session_epoch=epoch)
+
+
+# ── consumers ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_consumer_sees_what_is_committed_and_no_more(node: Node) -> None:
+    node.fill(2)
+    node.produce(acks=1)
+    asked = node.consume(0)
+    assert len(asked.data) == 2 * SIZE
+    assert (asked.entry.high_watermark, asked.entry.last_stable_offset) == (2, 2)
+    assert asked.entry.end_offset == -1
+
+
+def test_a_consumer_waits_for_the_high_watermark(node: Node) -> None:
+    asked = node.consume(0)
+    node.produce(acks=1)
+    node.fetched(2, 1)
+    node.turn()
+    assert asked.waits
+    node.fetched(3, 1)
+    node.turn()
+    assert len(asked.data) == SIZE
+
+
+def test_what_is_not_committed_yet_is_no_error(node: Node) -> None:
+    node.produce(acks=1)
+    assert not node.consume(1, wait_ms=0).error
+
+
+@pytest.mark.parametrize("offset", [0, 5])
+def test_a_place_that_is_not_in_the_log_is_told_at_once(node: Node, offset: int) -> None:
+    node.fill(4)
+    node.replicas.partitions[PLACE].log.raise_log_start(2)
+    assert node.consume(offset).error == OffsetOutOfRange.code
+    assert node.consume(offset, min_bytes=9999).error == OffsetOutOfRange.code
+
+
+def test_a_consumer_that_names_its_last_epoch_hears_where_the_logs_part(node: Node) -> None:
+    node.fill(2)
+    node.lead()
+    node.fill(2)
+    asked = node.consume(3, last_epoch=0)
+    assert asked.entry.diverging == EpochEnd(0, 2)
+    assert not asked.data
+
+
+def test_a_lease_that_has_ended_is_noticed_when_the_answer_is_made(node: Node) -> None:
+    node.fill()
+    node.replicas.lease_until_ms = node.now_ms + 100
+    asked = node.consume(1, wait_ms=500)
+    node.wait(500)
+    assert asked.error == NotLeaderOrFollower.code
+
+
+def test_a_batch_that_cannot_be_read_takes_the_replica_offline(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.fill()
+
+    def fails(*_: Any) -> None:
+        raise StorageError("planted")
+
+    monkeypatch.setattr(Log, "read", fails)
+    assert node.consume(0).error == StorageError.code
+    assert node.replicas.partitions[PLACE].offline
+
+
+# ── a replica nearby ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def racks(node: Node) -> Node:
+    """Broker n stands in rack n; everybody has two records."""
+    for number in (1, 2, 3):
+        node.register(number, rack=f"r{number}")
+    node.fill(2)
+    return node
+
+
+def test_a_consumer_is_sent_to_its_rack_at_once_and_given_nothing(racks: Node) -> None:
+    for offset in (0, 2):
+        asked = racks.consume(offset, client_rack="r3")
+        assert (asked.entry.preferred_read_replica, asked.data, asked.error) == (3, b"", 0)
+
+
+@pytest.mark.parametrize("rack", ["", "r1", "r9"])
+def test_nobody_is_sent_away_without_need(racks: Node, rack: str) -> None:
+    asked = racks.consume(0, client_rack=rack)
+    assert asked.entry.preferred_read_replica == -1
+    assert len(asked.data) == 2 * SIZE
+
+
+def test_nobody_is_sent_to_who_is_fenced_behind_out_of_sync_or_lacks_the_beginning(racks: Node) -> None:
+    racks.fetched(3, 2, log_start=1)
+    assert racks.consume(0, client_rack="r3").entry.preferred_read_replica == -1
+    racks.produce(acks=1)
+    assert racks.consume(3, client_rack="r3", wait_ms=0).entry.preferred_read_replica == -1
+    racks.adopt(isr=(1, 2))
+    assert racks.consume(2, client_rack="r3", wait_ms=0).entry.preferred_read_replica == -1
+    racks.register(2, fenced=True, rack="r2")
+    assert racks.consume(2, client_rack="r2", wait_ms=0).entry.preferred_read_replica == -1
+
+
+def test_of_two_the_one_that_has_more_and_then_the_first(racks: Node) -> None:
+    racks.register(3, rack="r2")
+    assert racks.consume(0, client_rack="r2").entry.preferred_read_replica == 2
+    racks.produce(acks=1)
+    racks.fetched(3, 3)
+    assert racks.consume(0, client_rack="r2").entry.preferred_read_replica == 3
+
+
+def test_a_follower_is_never_sent_away(racks: Node) -> None:
+    assert racks.fetched(2, 0, client_rack="r3").entry.preferred_read_replica == -1
+
+
+@pytest.fixture
+def following(racks: Node) -> Node:
+    """Broker 1 follows broker 2 and has just heard from it: it has two records, one is known to be committed."""
+    partition = racks.follow(2, epoch=1)
+    partition.heard_from_leader(racks.now_ms)
+    partition._follower_hwm = 1
+    return racks
+
+
+def nearby(node: Node, offset: int, **more: Any) -> Asked:
+    return node.consume(offset, client_rack="r1", epoch=more.pop("epoch", 1), wait_ms=0, **more)
+
+
+def test_a_follower_shows_what_it_knows_to_be_committed(following: Node) -> None:
+    asked = nearby(following, 0)
+    assert (len(asked.data), asked.entry.high_watermark) == (SIZE, 1)
+    assert (nearby(following, 2).error, nearby(following, 2).data) == (0, b"")
+
+
+def test_a_follower_says_no_to_who_takes_it_for_the_leader(following: Node) -> None:
+    assert following.consume(0, epoch=1).error == NotLeaderOrFollower.code
+
+
+@pytest.mark.parametrize(("epoch", "error"), [(0, FencedLeaderEpoch), (2, UnknownLeaderEpoch)])
+def test_a_follower_serves_its_own_leadership_only(
+    following: Node, epoch: int, error: type[TidelogError]
+) -> None:
+    assert nearby(following, 0, epoch=epoch).error == error.code
+
+
+def test_behind_the_end_of_a_follower_nothing_is_out_of_range(following: Node) -> None:
+    assert nearby(following, 3).error == OffsetNotAvailable.code
+    following.replicas.partitions[PLACE].log.raise_log_start(1)
+    assert nearby(following, 0).error == OffsetOutOfRange.code
+
+
+def test_a_follower_that_has_not_heard_from_its_leader_shows_nothing(following: Node) -> None:
+    following.wait(10_001)
+    assert nearby(following, 0).error == ReplicaNotAvailable.code
+    following.follow(3)
+    assert nearby(following, 0, epoch=2).error == ReplicaNotAvailable.code
+
+
+# ── what is committed reaches followers in time ───────────────────────────────────────────────────────
+
+
+def test_while_consumers_read_nearby_followers_hear_soon_what_is_committed(racks: Node) -> None:
+    racks.consume(0, client_rack="r3")
+    asked = racks.follower_fetch(3, 2, session_epoch=0)
+    racks.wait(100)
+    session = {"session_id": asked.answer.session_id, "session_epoch": 1}
+    racks.produce(acks=1)
+    racks.fetched(2, 3)
+    asked = racks.follower_fetch(3, 3, **session)
+    racks.turn()
+    racks.wait(99)
+    assert asked.waits
+    racks.wait(1)
+    assert asked.entry.high_watermark == 3
+
+
+def test_otherwise_nobody_is_woken_for_it(racks: Node) -> None:
+    asked = racks.follower_fetch(3, 2)
+    racks.wait(499)
+    assert asked.waits
+    assert racks.deadlines == [racks.now_ms + 1], "and no timer was set for it"
+
+
+def test_the_hurry_ends_when_nobody_can_be_reading_nearby_any_more(racks: Node) -> None:
+    racks.consume(0, client_rack="r3")
+    racks.wait(300_000)
+    asked = racks.follower_fetch(3, 2)
+    racks.wait(499)
+    assert asked.waits
+
+
+# ── replicas that are being added ─────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def adding(node: Node) -> Node:
+    """Broker 3 is being added, and may take a batch a second."""
+    node.context = type(node.context)(
+        node.replicas, node.image, node.context.clocks, lambda *_: None, node.saves.append, Throttle(SIZE)
+    )
+    node.adopt(isr=(1, 2), adding=(3,))
+    for _ in range(5):
+        node.produce(acks=1)
+    return node
+
+
+def test_a_replica_that_is_being_added_waits_for_its_share(adding: Node) -> None:
+    assert len(adding.follower_fetch(3, 0).data) == SIZE
+    asked = adding.follower_fetch(3, 1)
+    adding.wait(499)
+    assert asked.waits, "or it would ask again and again"
+    adding.wait(1)
+    assert len(asked.data) == SIZE, "half of it is owed"
+    asked = adding.follower_fetch(3, 2)
+    adding.wait(500)
+    assert not asked.data
+
+
+def test_a_replica_in_sync_is_never_throttled(adding: Node) -> None:
+    adding.follower_fetch(3, 0)
+    assert len(adding.follower_fetch(2, 0).data) == 5 * SIZE
+    adding.adopt(isr=(1, 2, 3))
+    assert len(adding.follower_fetch(3, 0).data) == 5 * SIZE
