@@ -1,6 +1,6 @@
 # A few words; each is one command that can be typed without make.
 
-.PHONY: setup check test simulate mutants bench fuzz model evidence docs demo lock
+.PHONY: setup check test simulate mutants bench fuzz model evidence docs transcripts demo lock
 
 setup: ## make .venv ready
 	@root="$(CURDIR)"; . ./scripts/env.sh
@@ -37,6 +37,9 @@ evidence: setup ## tell which of the long runs that were kept still count
 
 docs: setup ## regenerate docs/PROTOCOL.md
 	scripts/docs
+
+transcripts: setup ## play the replication transcripts, and write docs/LECTURE.md
+	scripts/transcripts
 
 demo: ## see it work
 	scripts/demo
