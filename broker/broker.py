@@ -375,6 +375,7 @@ class Broker:
             self._ticks(),
             self._flusher.run(),
             self._flusher.keep_checkpoints(),
+            self._flusher.probe(),
             self._proposer.run(),
         ]
 
@@ -406,11 +407,7 @@ class Broker:
                     await self._beat.wait()
 
     def _heartbeat(self, quorum_epoch: Epoch) -> BrokerHeartbeat:
-        offline = tuple(
-            PartitionIndex(*place)
-            for place, one in self.replicas.partitions.items()
-            if one.offline is not None
-        )
+        offline = tuple(PartitionIndex(*place) for place in self.replicas.offline())
         return BrokerHeartbeat(
             self.config.broker_id, self._epoch, quorum_epoch, self.observer.caught_up_to, offline=offline
         )
@@ -451,8 +448,8 @@ class Broker:
 
     def _save_log_starts(self, done: Callable[[], None]) -> None:
         async def save() -> None:
-            await self._flusher.write(self.data.write_log_starts())
-            done()
+            if await self._flusher.write(self.data.write_log_starts()):
+                done()
 
         self._group.create_task(save())
 

@@ -51,7 +51,6 @@ logger = logging.getLogger(__name__)
 
 _RECONNECT_MS = 100
 _RECONNECT_MAX_MS = 1000
-_ASK_AGAIN_MS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +75,8 @@ class Follow(NamedTuple):
     bounds: Bounds
     settings: FetchSettings
     rng: Random
-    appended: Callable[[Partition], None]
-    """Told when records were appended: in `group` mode they are to be flushed."""
+    appended: Callable[[Partition, int], None]
+    """Told of records and their size when they were appended: they are to be flushed, at once or some time."""
     check_registration: Callable[[], None]
     """Told when a leader says that somebody newer has this broker's id."""
 
@@ -115,12 +114,11 @@ class Fetcher:
         try:
             while True:
                 self._woken.clear()
-                ready = self._ready()
-                if not ready:
+                if not self._ready():
                     await self._until_woken()
                     continue
                 try:
-                    await self._fetch(ready)
+                    await self._fetch()
                     self._failures = 0
                 except TidelogError as error:
                     await self._recover(error)
@@ -133,6 +131,8 @@ class Fetcher:
         followed = self._follow.replicas.followed(self._leader)
         for place in [place for place in self._not_before if place not in followed]:
             del self._not_before[place]
+        for place in [place for place in self._stopped if place not in followed]:
+            del self._stopped[place]
         return {
             place: partition
             for place, partition in followed.items()
@@ -163,15 +163,15 @@ class Fetcher:
         longest = min(_RECONNECT_MS * 2 ** min(self._failures - 1, 4), _RECONNECT_MAX_MS)
         await asyncio.sleep(self._follow.rng.uniform(0.5, 1.0) * longest / 1000)
 
-    async def _fetch(self, ready: dict[Place, Partition]) -> None:
+    async def _fetch(self) -> None:
         connection = await self._connected()
+        ready = self._ready()  # roles may have changed while we connected
         settings = self._follow.settings
         sent: dict[Place, _Sent] = {}
         wanted: dict[Place, PartitionFetch] = {}
         for place, partition in ready.items():
             followership = partition.followership
-            if followership is None:
-                continue  # the role changed while we connected
+            assert followership is not None, partition
             sent[place] = _Sent(partition, followership, followership.ask(partition.view()))
             wanted[place] = self._entry(place, sent[place])
         asking = self._session.ask(wanted)
@@ -221,7 +221,8 @@ class Fetcher:
                     one.partition.heard_from_leader(now_ms)
                 self._one(one, entry, piece, ask_start)
         for one in sent.values():
-            one.partition.heard_from_leader(now_ms)  # in a session, silence means: nothing new
+            if one.partition.followership is one.followership:
+                one.partition.heard_from_leader(now_ms)  # in a session, silence means: nothing new
         for one in ask_start:
             await self._ask_start(one)
 
@@ -235,13 +236,10 @@ class Fetcher:
     def _carry_out(self, one: _Sent, step: Step, piece: Buffer) -> None:
         partition = one.partition
         place = one.partition.state.topic_id, one.partition.state.index  # type: ignore[union-attr]
-        if isinstance(step, Truncate | StartAt) and partition.log.is_flushing:
-            self._not_before[place] = self._follow.clocks.now_ms() + _ASK_AGAIN_MS
-            return
         left = partition.carry_out(step, piece, self._follow.clocks.wall_ms())
         if isinstance(left, Append):
             if len(piece):
-                self._follow.appended(partition)
+                self._follow.appended(partition, len(piece))
             self._follow.replicas.touched(place)
         elif isinstance(left, Wait):
             self._not_before[place] = self._follow.clocks.now_ms() + left.delay_ms
@@ -256,6 +254,7 @@ class Fetcher:
             self._follow.check_registration()
         elif isinstance(left, GoOffline):
             logger.error("partition.offline partition=%s why=%r", partition.name, left.why)
+            self._follow.replicas.touched(place)
         elif isinstance(left, Truncate | StartAt):
             logger.info("log.truncated partition=%s to=%s", partition.name, left.offset)
 
@@ -277,10 +276,10 @@ class Fetcher:
             one.asked, view
         ):
             return
-        start, end = reply.partitions
-        if start.error or end.error:
+        if len(reply.partitions) != len(queries) or any(found.error for found in reply.partitions):
             step: Step = one.followership.on_failure()
         else:
+            start, end = reply.partitions
             step = one.followership.on_range(one.asked.leader_epoch, start.offset, end.offset, view)
         self._carry_out(one, step, b"")
 

@@ -6,11 +6,13 @@
 What it keeps true (docs/STORAGE.md; D7, D12, I-31, I-32):
 
 * One flush of a log at a time, and what it covers is what was there when it began.
-* A flush or checkpoint that failed ends the process (`halt`): nothing is retried.
+* A flush or checkpoint that failed ends the process (`halt`): nothing is retried. On a full disk nothing has failed:
+  what was durable stays so, and it is tried again when there is room.
 """
 
 import asyncio
-import errno
+import contextlib
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -18,11 +20,17 @@ from tidelog.broker.io import in_a_thread
 from tidelog.broker.partition import Partition
 from tidelog.broker.replicas import Replicas
 from tidelog.broker.requests.context import Clocks
+from tidelog.protocol.errors import DiskFull, StorageError
 from tidelog.protocol.types import Offset, TopicPartition
 from tidelog.storage.checkpoints import PendingWrite
+from tidelog.storage.files import FULL
+from tidelog.storage.flushing import Flush
+
+logger = logging.getLogger(__name__)
 
 _AT_ONCE = 4
 """Logs that are flushed at the same time."""
+_PROBE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +46,7 @@ class FlushSettings:
 
 
 class Flusher:
-    """The flushing of one data directory. `run` and `keep_checkpoints` are tasks of the node."""
+    """The flushing of one data directory. `run`, `probe` and `keep_checkpoints` are tasks of the node."""
 
     def __init__(
         self,
@@ -53,6 +61,8 @@ class Flusher:
         self._settings = settings
         self._flushed = flushed
         self._due: dict[Partition, None] = {}
+        self._refused: dict[Partition, None] = {}
+        """What could not be flushed for want of room."""
         self._new_bytes = 0
         self._woken = asyncio.Event()
 
@@ -67,21 +77,30 @@ class Flusher:
 
     async def run(self) -> None:
         """Flush what is due, until cancelled."""
+        settings, loop = self._settings, asyncio.get_running_loop()
+        everything_at = loop.time() + settings.flush_ms / 1000
         while True:
-            try:
-                async with asyncio.timeout(self._settings.flush_ms / 1000):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(everything_at):
                     await self._woken.wait()
-            except TimeoutError:
-                self._new_bytes = self._settings.flush_bytes
             self._woken.clear()
-            if self._new_bytes >= self._settings.flush_bytes:
+            due, self._due = self._due, {}
+            await self._flush(due)  # those first for which somebody waits
+            if self._new_bytes >= settings.flush_bytes or loop.time() >= everything_at:
                 self._new_bytes = 0
-                self._due.clear()
                 await self._flush(self._replicas.partitions.values())
                 await self.write(self._replicas.data.write_recovery_points())
-            else:
-                due, self._due = self._due, {}
-                await self._flush(due)
+                everything_at = loop.time() + settings.flush_ms / 1000
+
+    async def probe(self) -> None:
+        """Look once a second whether a full disk has room again; then what could not be flushed is tried anew."""
+        while True:
+            await asyncio.sleep(_PROBE_S)
+            self._replicas.probe(self._clocks.now_ms(), self._clocks.wall_ms())
+            if self._refused:
+                self._due |= self._refused
+                self._refused = {}
+                self._woken.set()
 
     async def keep_checkpoints(self) -> None:
         """Write down, from time to time, what is committed and where logs start."""
@@ -99,29 +118,56 @@ class Flusher:
         """How far each replica knows that its partition is committed, led, followed or leaderless (KAFKA-1647)."""
         return {partition.name: partition.high_watermark for partition in self._replicas.partitions.values()}
 
-    async def write(self, pending: PendingWrite) -> None:
-        """Write a checkpoint. On a full disk the old one stays, and says less than could be said."""
+    async def write(self, pending: PendingWrite) -> bool:
+        """Write a checkpoint; whether it is written. On a full disk the old one stays, and says less."""
         try:
             await in_a_thread(pending.run)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno not in FULL:
                 self._replicas.data.halt("write a checkpoint", error)
+            return False
+        return True
 
     async def _flush(self, partitions: Iterable[Partition]) -> None:
         """Flush these logs, some at a time, and tell who waits for it."""
-        jobs = [
-            (partition, flush)
-            for partition in partitions
-            if not partition.log.is_flushing and (flush := partition.log.begin_flush()) is not None
-        ]
-        for first in range(0, len(jobs), _AT_ONCE):
-            some = jobs[first : first + _AT_ONCE]
+        left = list(partitions)
+        while left:
+            some, left = left[:_AT_ONCE], left[_AT_ONCE:]
+            jobs = [(partition, flush) for partition in some if (flush := self._begin(partition)) is not None]
             async with asyncio.TaskGroup() as group:
-                for _, flush in some:
+                for _, flush in jobs:
                     group.create_task(in_a_thread(flush.run))
-            for partition, flush in some:
-                partition.log.end_flush(flush)
-                if partition.flushed(self._clocks.now_ms()) and partition.state is not None:
-                    self._replicas.touched((partition.state.topic_id, partition.state.index))
-                self._replicas.look_at(partition)
-            self._flushed([partition for partition, _ in some])
+            self._flushed([partition for partition, flush in jobs if self._end(partition, flush)])
+
+    def _begin(self, partition: Partition) -> Flush | None:
+        if partition.offline is not None or partition.log.is_flushing:
+            return None
+        try:
+            return partition.log.begin_flush()
+        except StorageError as error:
+            self._go_offline(partition, str(error))
+            return None
+
+    def _end(self, partition: Partition, flush: Flush) -> bool:
+        """Take the result; whether more is durable than before."""
+        try:
+            partition.log.end_flush(flush)
+        except DiskFull as error:
+            logger.warning("flush.refused partition=%s reason=%s", partition.name, error)
+            self._refused[partition] = None
+            return False
+        except StorageError as error:
+            self._go_offline(partition, str(error))
+            return False
+        finally:
+            self._replicas.flush_ended(partition)
+        if partition.flushed(self._clocks.now_ms()) and partition.state is not None:
+            self._replicas.touched(partition.state.place)
+        self._replicas.look_at(partition)
+        return partition.offline is None
+
+    def _go_offline(self, partition: Partition, why: str) -> None:
+        logger.error("partition.offline partition=%s why=%r", partition.name, why)
+        partition.go_offline(why)
+        if partition.state is not None:
+            self._replicas.touched(partition.state.place)

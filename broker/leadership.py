@@ -184,6 +184,10 @@ class Leadership:
         known = self.followers[follower]
         return known.fetch_offset == self._end or now_ms - known.last_caught_up_ms <= self._around.lag_max_ms
 
+    def is_alive(self, follower: BrokerId) -> bool:
+        """Whether it lives by my image, be it that it has not fetched yet."""
+        return self._around.live_epoch(follower) is not None
+
     def eligible(self, follower: BrokerId) -> bool:
         """Whether it may be in the ISR: alive by my image, under the registration that it fetched with."""
         live = self._around.live_epoch(follower)

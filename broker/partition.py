@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from tidelog.broker.leadership import Leadership, Surroundings
 from tidelog.controller.image import PartitionState
-from tidelog.protocol.batch import read_header
+from tidelog.protocol.batch import HEADER_SIZE, read_header
 from tidelog.protocol.errors import (
     InvalidRecord,
     InvalidRequiredAcks,
@@ -55,10 +55,13 @@ from tidelog.replication.followership import (
     StartAt,
     Step,
     Truncate,
+    Wait,
 )
 from tidelog.storage.log import Appended, Log
 
 EMPTY: Final = memoryview(b"")
+FLUSH_MS: Final = 10
+"""How soon to come again with what has to wait for a flush to end."""
 
 
 class Readable(NamedTuple):
@@ -335,44 +338,49 @@ class Partition:
     def carry_out(self, step: Step, data: Buffer, wall_ms: int) -> Step:
         """Carry out what an answer meant; the answer is the step that is left for the fetcher to take.
 
-        Nothing is cut while the log is being flushed: the caller asks again later.
+        Nothing is cut while the log is being flushed: that is for later.
         """
         assert self.followership is not None
-        if isinstance(step, Append):
-            return self._append(step, data, wall_ms)
-        if isinstance(step, Truncate):
-            self._truncate(step, wall_ms)
-        elif isinstance(step, StartAt):
-            if step.loses_committed:
-                self.losses.append(Loss(step.offset, self._follower_hwm))
-            self.log.truncate_fully_and_start_at(step.offset)
-            self._follower_hwm = step.offset
-        elif isinstance(step, GoOffline):
-            self.go_offline(step.why)
+        if self.log.is_flushing and (isinstance(step, Truncate | StartAt) or self._begins_within(step, data)):
+            return Wait(FLUSH_MS)
+        try:
+            if isinstance(step, Append):
+                self._append(step, data, wall_ms)
+            elif isinstance(step, Truncate):
+                self._truncate(step, wall_ms)
+            elif isinstance(step, StartAt):
+                self._start_at(step)
+            elif isinstance(step, GoOffline):
+                self.go_offline(step.why)
+        except StorageError as error:
+            self.go_offline(str(error))
+            return GoOffline(str(error))
+        except TidelogError as error:  # the disk is full, or the batches do not continue this log
+            return self.followership.on_bad_bytes(str(error))
         return step
 
-    def _append(self, step: Append, data: Buffer, wall_ms: int) -> Step:
+    def _append(self, step: Append, data: Buffer, wall_ms: int) -> None:
         followership = self.followership
         assert followership is not None
         if len(data):
-            try:
-                self._append_to_log(data, followership.leading.leader_epoch, wall_ms)
-            except StorageError as error:
-                self.go_offline(str(error))
-                return GoOffline(str(error))
-            except TidelogError as error:  # the disk is full, or the batches do not continue this log
-                return followership.on_bad_bytes(str(error))
+            self._append_to_log(step, data, followership.leading.leader_epoch, wall_ms)
         self._follower_hwm = followership.new_high_watermark(step.high_watermark, self.view())
         self.log.raise_log_start(followership.new_log_start(step.log_start, self.view()))
-        return step
 
-    def _append_to_log(self, data: Buffer, leader_epoch: Epoch, wall_ms: int) -> None:
+    def _begins_within(self, step: Step, data: Buffer) -> bool:
+        """Whether these are batches for an empty log that begins within the first of them (3.3)."""
+        if not isinstance(step, Append) or self.log.size or len(data) < HEADER_SIZE:
+            return False
+        first = read_header(data)
+        return first.base_offset < self.log.log_start < first.next_offset
+
+    def _append_to_log(self, step: Append, data: Buffer, leader_epoch: Epoch, wall_ms: int) -> None:
         """Append; into an empty log that begins within the first batch, from that batch's beginning (3.3)."""
-        start, first = self.log.log_start, read_header(data)
-        if self.log.size or not first.base_offset < start < first.next_offset:
+        if not self._begins_within(step, data):
             self.log.append_as_follower(data, leader_epoch, wall_ms)
             return
-        self.log.truncate_fully_and_start_at(first.base_offset)
+        start = self.log.log_start
+        self.log.truncate_fully_and_start_at(read_header(data).base_offset)
         try:
             self.log.append_as_follower(data, leader_epoch, wall_ms)
         except TidelogError:
@@ -380,11 +388,19 @@ class Partition:
             raise
         self.log.raise_log_start(start)
 
-    def _truncate(self, step: Truncate, wall_ms: int) -> None:
+    def _start_at(self, step: StartAt) -> None:
+        committed = self._follower_hwm
+        self.log.truncate_fully_and_start_at(step.offset)
+        self._follower_hwm = step.offset
         if step.loses_committed:
-            self.losses.append(Loss(step.offset, self._follower_hwm))
+            self.losses.append(Loss(step.offset, committed))
+
+    def _truncate(self, step: Truncate, wall_ms: int) -> None:
+        committed = self._follower_hwm
         self.log.truncate_to(step.offset, wall_ms)
-        self._follower_hwm = min(self._follower_hwm, self.log.end_offset)
+        self._follower_hwm = min(committed, self.log.end_offset)
+        if step.loses_committed:
+            self.losses.append(Loss(step.offset, committed))
 
     # ── both ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -394,18 +410,21 @@ class Partition:
 
     @property
     def low_watermark(self) -> Offset:
-        """The log start that every live replica has reached; my own when I do not lead."""
-        starts = [self.log.log_start]
-        if self.leadership is not None:
-            starts += [
-                f.log_start for r, f in self.leadership.followers.items() if self.leadership.eligible(r)
-            ]
-        return min(starts)
+        """As leader: the log start that all have reached who live, or may lead without an unclean election.
+
+        Whoever of them has not fetched in this leader epoch may begin anywhere: then it is -1.
+        """
+        leadership = self.leadership
+        assert leadership is not None
+        state = leadership.state
+        needed = {*leadership.maximal_isr, *state.elr}
+        needed |= {replica for replica in leadership.followers if leadership.is_alive(replica)}
+        starts = [known.log_start for replica, known in leadership.followers.items() if replica in needed]
+        return min([self.log.log_start, *starts])
 
     def delete_before(self, offset: Offset) -> None:
         """As leader: records below `offset` are no longer wanted; -1 means everything committed."""
-        if self.leadership is None:
-            raise NotLeaderOrFollower(self._who_leads())
+        self.led(NO_EPOCH)
         wanted = self.high_watermark if offset == NO_OFFSET else offset
         if not 0 <= wanted <= self.high_watermark:
             raise OffsetOutOfRange(f"{self.name} is committed up to {self.high_watermark}, not {wanted}")

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from tidelog.broker.leadership import Alteration, Leadership
 from tidelog.broker.replicas import Replicas
 from tidelog.broker.requests.context import Clocks
-from tidelog.protocol.errors import NotController, StaleBrokerEpoch, TidelogError, error_of
+from tidelog.protocol.errors import StaleBrokerEpoch, TidelogError, error_of
 from tidelog.protocol.messages import (
     AlterPartition,
     AlterPartitionReply,
@@ -111,19 +111,16 @@ class Proposer:
 
     def _take(self, reply: AlterPartitionReply, asked: Asked) -> bool:
         """Take the answers; whether all were decided on."""
-        decided = True
         for answer in reply.partitions:
             place = answer.topic_id, answer.index
             if place not in asked:
                 continue  # nobody asked for this
             leadership, alteration = asked[place]
-            if answer.error == NotController.code:
-                decided = False  # the controller is behind; asked again in the next round
-                continue
             if answer.error:
                 error = type(error_of(answer.error, ""))
                 leadership.refused(alteration, error, self._clocks.now_ms())
                 logger.info("isr.refused partition=%s/%s error=%s", place[0].hex(), place[1], error.name())
             else:
                 leadership.accepted(alteration)
-        return decided
+        # What was not decided, or not even answered, is asked again, and not at once.
+        return not any(leadership.is_proposing for leadership, _ in asked.values())

@@ -11,19 +11,34 @@ What it keeps true (docs/REPLICATION.md; D8, D9, I-26, I-37):
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from tidelog.broker.leadership import Surroundings
 from tidelog.broker.partition import Partition
 from tidelog.controller.image import PartitionState
-from tidelog.protocol.errors import UnknownTopicId
+from tidelog.protocol.errors import DiskFull, StorageError, UnknownTopicId
 from tidelog.protocol.types import BrokerId, TopicId, TopicPartition
 from tidelog.replication.delayed import Delayed, Operation
 from tidelog.replication.sessions import FetchSessions, Place
 from tidelog.storage.data_directory import DataDirectory
+from tidelog.storage.files import NoRoom
 
 States: TypeAlias = Mapping[Place, tuple[str, PartitionState]]
 """Partitions as the cluster has decided on them, with their topics' names."""
+
+
+@dataclass(slots=True)
+class Missing:
+    """A replica that the cluster has placed here, and that has no log."""
+
+    topic: str
+    state: PartitionState
+    why: str
+    for_good: bool = False
+    """Only a restart can mend it."""
+    soon: bool = False
+    """It waits for no more than the end of a flush: not worth telling the controller."""
 
 
 class Replicas:
@@ -41,6 +56,10 @@ class Replicas:
         self.data = data
         self.around = around
         self.partitions: dict[Place, Partition] = {}
+        self.missing: dict[Place, Missing] = {}
+        """Placed here, and not here yet."""
+        self._leaving: dict[TopicPartition, Partition] = {}
+        """Not placed here any more, and being flushed: removed when that is over."""
         self.delayed = Delayed()
         self.sessions = FetchSessions()
         self.lease_until_ms = -1
@@ -58,11 +77,10 @@ class Replicas:
     def adopt(self, changed: States, gone: Iterable[Place], now_ms: int, wall_ms: int) -> None:
         """Take over what one committed batch of the metadata log has changed: removed first, then led, followed."""
         for place in gone:
-            if place in self.partitions:
-                self._leave(place)
+            self._leave(place)
         mine = {place: known for place, known in changed.items() if self.around.me in known[1].replicas}
         for place in changed:
-            if place not in mine and place in self.partitions:
+            if place not in mine:
                 self._leave(place)
         for leading in (True, False):
             for place, (topic, state) in mine.items():
@@ -72,27 +90,78 @@ class Replicas:
     def _adopt_one(self, place: Place, topic: str, state: PartitionState, now_ms: int, wall_ms: int) -> None:
         partition = self.partitions.get(place)
         if partition is None:
-            partition = self.partitions[place] = self._host(
-                place, TopicPartition(topic, state.index), wall_ms
-            )
+            self.missing[place] = Missing(topic, state, "its log is being made")
+            partition = self._host(place, TopicPartition(topic, state.index), wall_ms)
+            if partition is None:
+                return
+            self.partitions[place] = partition
+            del self.missing[place]
         partition.adopt(state, self.around, now_ms)
         self.proposing.pop(place, None)
         self.look_at(partition)
         self.touched(place)
 
-    def _host(self, place: Place, name: TopicPartition, wall_ms: int) -> Partition:
-        """The partition with the log that is there, or with a new one; a log of another topic is set aside."""
-        if name in self.data.logs and self.data.topic_ids[name] != place[0]:
-            self.data.stray(name)
-        log = self.data.logs.get(name) or self.data.create(name, place[0], wall_ms)
+    def _host(self, place: Place, name: TopicPartition, wall_ms: int) -> Partition | None:
+        """The partition with the log that is there, or with a new one; None: it is missing, and why is noted.
+
+        A log of another topic is set aside; one that is on its way out goes first.
+        """
+        missing = self.missing[place]
+        if name in self._leaving:
+            missing.why, missing.soon = "the log that had its name is being flushed", True
+            return None
+        if name in self.data.report.offline:
+            missing.why, missing.for_good = str(self.data.report.offline[name]), True
+            return None
+        try:
+            if name in self.data.logs and self.data.topic_ids[name] != place[0]:
+                self.data.stray(name)
+            log = self.data.logs.get(name) or self.data.create(name, place[0], wall_ms)
+        except (DiskFull, NoRoom) as error:
+            missing.why = f"its log could not be made: {error}"
+            return None
+        except StorageError as error:
+            missing.why, missing.for_good = str(error), True
+            return None
+        except OSError as error:
+            self.data.halt(f"make the log of {name}", error)
         return Partition(name, log, self.data.high_watermark(name))
 
     def _leave(self, place: Place) -> None:
-        partition = self.partitions.pop(place)
+        self.missing.pop(place, None)
+        partition = self.partitions.pop(place, None)
+        if partition is None:
+            return
         self.proposing.pop(place, None)
         partition.go_offline("it is not placed on this broker any more")
         self.touched(place)
+        if partition.log.is_flushing:
+            self._leaving[partition.name] = partition
+        else:
+            self._remove(partition)
+
+    def _remove(self, partition: Partition) -> None:
         self.data.destroy(self.data.remove(partition.name))
+
+    def flush_ended(self, partition: Partition) -> None:
+        """Now its log can be removed, if that waited for it; what takes its place comes with the next `probe`."""
+        if self._leaving.get(partition.name) is partition:
+            del self._leaving[partition.name]
+            self._remove(partition)
+
+    def probe(self, now_ms: int, wall_ms: int) -> None:
+        """Look whether a disk that was full has room again, and make what could not be made; once a second."""
+        for partition in self.partitions.values():
+            if partition.offline is None:
+                partition.log.probe()
+        for place, missing in list(self.missing.items()):
+            if not missing.for_good:
+                self._adopt_one(place, missing.topic, missing.state, now_ms, wall_ms)
+
+    def offline(self) -> list[Place]:
+        """The replicas that should be here and cannot be served."""
+        broken = [place for place, partition in self.partitions.items() if partition.offline is not None]
+        return broken + [place for place, missing in self.missing.items() if not missing.soon]
 
     def image_changed(self, now_ms: int) -> None:
         """Who is alive has changed: leaders look again who may join."""
@@ -120,6 +189,9 @@ class Replicas:
         """The replica of that partition."""
         partition = self.partitions.get((topic_id, index))
         if partition is None:
+            missing = self.missing.get((topic_id, index))
+            if missing is not None:
+                raise StorageError(f"{missing.topic}-{index} is not served here: {missing.why}")
             raise UnknownTopicId(f"this broker has no partition {index} of topic {topic_id.hex()}")
         return partition
 

@@ -49,7 +49,7 @@ class Context:
         known = self.image.partitions.get((topic_id, index))
         if known is None:
             raise UnknownTopicId(f"no partition {index} of a topic {topic_id.hex()} is known here")
-        if (topic_id, index) not in self.replicas.partitions:
+        if self.replicas.around.me not in known.replicas:
             raise NotLeaderOrFollower(
                 f"brokers {list(known.replicas)} have this partition, {known.leader} leads it"
             )

@@ -129,6 +129,11 @@ class Node:
         clocks = Clocks(lambda: self.now_ms, lambda: self.now_ms, lambda: self.now_ms)
         self.context = self._context(clocks)
 
+    @property
+    def partition(self) -> Partition:
+        """The one that most tests are about."""
+        return self.replicas.partitions[PLACE]
+
     def _context(self, clocks: Clocks) -> Context:
         return Context(
             self.replicas,
@@ -186,7 +191,7 @@ class Node:
         self.image.topics[place[0]] = TopicState(place[0], "orders", count)
         self.image.topic_ids["orders"] = place[0]
         self.replicas.adopt({place: ("orders", decided)}, (), self.now_ms, self.now_ms)
-        return self.replicas.partitions[place]
+        return cast("Partition", self.replicas.partitions.get(place))
 
     def lead(self, **state: Any) -> Partition:
         """Broker 1 leads, in a new leader epoch."""

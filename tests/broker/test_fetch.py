@@ -56,7 +56,7 @@ def test_a_follower_is_refused_at_once_by_the_first_check_that_fails(
 ) -> None:
     node.fill(4)
     node.lead()
-    node.replicas.partitions[PLACE].log.raise_log_start(2)
+    node.partition.log.raise_log_start(2)
     asked = node.follower_fetch(ask.pop("follower", 2), ask.pop("offset", 4), **ask)
     assert asked.error == error.code
 
@@ -85,7 +85,7 @@ def test_logs_that_part_are_told_at_once_and_nothing_is_noted(node: Node) -> Non
     asked = node.follower_fetch(2, 5, last_epoch=0)
     assert asked.entry.diverging == EpochEnd(0, 2)
     assert (asked.entry.high_watermark, asked.data) == (-1, b"")
-    assert node.replicas.partitions[PLACE].leadership.followers[BrokerId(2)].fetch_offset == -1  # type: ignore[union-attr]
+    assert node.partition.leadership.followers[BrokerId(2)].fetch_offset == -1  # type: ignore[union-attr]
 
 
 def test_a_new_leader_tells_no_high_watermark_before_it_knows_it(node: Node) -> None:
@@ -258,7 +258,7 @@ def test_what_is_not_committed_yet_is_no_error(node: Node) -> None:
 @pytest.mark.parametrize("offset", [0, 5])
 def test_a_place_that_is_not_in_the_log_is_told_at_once(node: Node, offset: int) -> None:
     node.fill(4)
-    node.replicas.partitions[PLACE].log.raise_log_start(2)
+    node.partition.log.raise_log_start(2)
     assert node.consume(offset).error == OffsetOutOfRange.code
     assert node.consume(offset, min_bytes=9999).error == OffsetOutOfRange.code
 
@@ -290,7 +290,7 @@ def test_a_batch_that_cannot_be_read_takes_the_replica_offline(
 
     monkeypatch.setattr(Log, "read", fails)
     assert node.consume(0).error == StorageError.code
-    assert node.replicas.partitions[PLACE].offline
+    assert node.partition.offline
 
 
 # ── a replica nearby ──────────────────────────────────────────────────────────────────────────────────
@@ -373,7 +373,7 @@ def test_a_follower_serves_its_own_leadership_only(
 
 def test_behind_the_end_of_a_follower_nothing_is_out_of_range(following: Node) -> None:
     assert nearby(following, 3).error == OffsetNotAvailable.code
-    following.replicas.partitions[PLACE].log.raise_log_start(1)
+    following.partition.log.raise_log_start(1)
     assert nearby(following, 0).error == OffsetOutOfRange.code
 
 

@@ -48,7 +48,7 @@ def node() -> Node:
 def test_without_a_lease_nothing_is_written(node: Node) -> None:
     node.replicas.lease_until_ms = node.now_ms
     assert node.produce(epoch=9).error == NotLeaderOrFollower.code
-    assert node.replicas.partitions[PLACE].log.end_offset == 0
+    assert node.partition.log.end_offset == 0
 
 
 def test_a_topic_that_nobody_knows_is_unknown(node: Node) -> None:
@@ -63,8 +63,7 @@ def test_who_does_not_lead_says_who_does_before_it_looks_at_epochs(node: Node) -
 
 
 def test_a_broker_that_is_no_replica_says_who_leads(node: Node) -> None:
-    node.adopt(place=(PLACE[0], 1), leader=2, leader_epoch=4)
-    del node.replicas.partitions[PLACE[0], 1]
+    node.adopt(place=(PLACE[0], 1), replicas=(2, 3), isr=(2, 3), leader=2, leader_epoch=4)
     answer = node.produce(place=(PLACE[0], 1)).entry
     assert (answer.error, answer.current_leader) == (NotLeaderOrFollower.code, Leader(BrokerId(2), 4))
 
@@ -129,7 +128,7 @@ def test_a_bad_batch_is_told_before_a_full_disk(node: Node) -> None:
 def test_with_too_few_in_sync_nothing_is_written(node: Node) -> None:
     node.adopt(isr=(1,))
     assert node.produce().error == NotEnoughReplicas.code
-    assert node.replicas.partitions[PLACE].log.end_offset == 0
+    assert node.partition.log.end_offset == 0
     assert not node.produce(acks=1).error
 
 
@@ -149,7 +148,7 @@ def test_a_partition_is_named_once_or_nothing_is_written(node: Node) -> None:
     entry = PartitionProduce(*PLACE, len(batch))
     with pytest.raises(InvalidRequest):
         node.ask(Produce(1, 1000, (entry, entry)), batch + batch)
-    assert node.replicas.partitions[PLACE].log.end_offset == 0
+    assert node.partition.log.end_offset == 0
 
 
 def test_who_wants_no_answer_must_not_wait_for_one(node: Node) -> None:
@@ -177,7 +176,7 @@ def test_a_disk_that_fails_takes_the_partition_offline_and_tells_all_who_wait(
 
 def test_with_acks_none_nothing_is_answered(node: Node) -> None:
     assert node.produce(acks=0).waits
-    assert node.replicas.partitions[PLACE].log.end_offset == 1
+    assert node.partition.log.end_offset == 1
 
 
 def test_with_acks_one_the_leader_is_enough(node: Node) -> None:
@@ -205,7 +204,7 @@ def test_a_duplicate_waits_for_the_original_to_be_committed(node: Node) -> None:
     node.fetched(3, 1)
     node.turn()
     assert (first.entry.base_offset, again.entry.base_offset) == (0, 0)
-    assert node.replicas.partitions[PLACE].log.end_offset == 1
+    assert node.partition.log.end_offset == 1
 
 
 def test_what_was_written_long_ago_is_there_and_its_offset_is_forgotten(node: Node) -> None:

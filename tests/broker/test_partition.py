@@ -1,0 +1,185 @@
+"""One replica: what it becomes when the cluster decides, and what an answer of its leader does to its log."""
+
+from typing import Any
+
+import pytest
+
+from tests.broker.node import PLACE, Node, records
+from tidelog.broker.partition import Partition
+from tidelog.protocol.batch import stamp
+from tidelog.protocol.errors import DiskFull, NotLeaderOrFollower, StorageError
+from tidelog.replication.followership import Append, GoOffline, StartAt, Truncate, Wait
+from tidelog.storage.log import Log
+
+
+@pytest.fixture
+def node() -> Node:
+    node = Node()
+    node.follow(2)
+    return node
+
+
+@pytest.fixture
+def partition(node: Node) -> Partition:
+    """Follows broker 2, has offsets 0 to 4, and knows 0 to 2 to be committed."""
+    for offset in range(4):
+        node.partition.carry_out(Append(2, 0), at(offset), 0)
+    return node.partition
+
+
+def at(offset: int, count: int = 1, epoch: int = 0) -> bytes:
+    """A batch as a leader sends it."""
+    batch = bytearray(records(count))
+    stamp(batch, offset, epoch)
+    return bytes(batch)
+
+
+# ── roles ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_state_that_is_older_changes_nothing(node: Node) -> None:
+    state = node.partition.state
+    assert state is not None
+    assert node.partition.adopt(state, node.replicas.around, 0) is False
+    assert node.partition.state is state
+
+
+def test_a_leadership_that_goes_on_keeps_what_it_knows(node: Node) -> None:
+    node.lead()
+    leadership = node.partition.leadership
+    node.adopt(isr=(1, 2))
+    assert node.partition.leadership is leadership
+
+
+def test_the_same_broker_elected_again_knows_of_nobody(node: Node) -> None:
+    node.lead()
+    node.fill()
+    node.lead()
+    assert {f.fetch_offset for f in node.partition.leadership.followers.values()} == {-1}  # type: ignore[union-attr]
+
+
+def test_losing_a_leadership_cuts_nothing_and_keeps_the_high_watermark(node: Node) -> None:
+    node.lead()
+    node.fill(2)
+    node.produce(acks=1)
+    node.follow(3)
+    assert (node.partition.high_watermark, node.partition.log.end_offset) == (2, 3)
+
+
+def test_without_a_leader_it_follows_nobody(node: Node) -> None:
+    node.follow(-1)
+    assert node.partition.followership is None
+    assert node.replicas.leaders() == set()
+
+
+def test_what_is_offline_takes_no_role_again(node: Node) -> None:
+    node.partition.go_offline("planted")
+    node.lead()
+    assert node.partition.leadership is None
+    assert node.replicas.offline() == [PLACE]
+
+
+# ── following ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_is_committed_is_taken_over_behind_what_was_appended(partition: Partition) -> None:
+    partition.carry_out(Append(99, 99), b"", 0)
+    assert (partition.high_watermark, partition.log.log_start) == (4, 4)
+    partition.carry_out(Append(-1, 0), b"", 0)
+    assert partition.high_watermark == 4
+
+
+def test_batches_that_do_not_continue_the_log_are_left_out_whole(partition: Partition) -> None:
+    step = partition.carry_out(Append(9, 3), at(4) + at(6), 0)
+    assert isinstance(step, Wait)
+    assert (partition.log.end_offset, partition.high_watermark, partition.log.log_start) == (4, 2, 0)
+
+
+def test_a_disk_that_fails_takes_the_replica_offline(
+    partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Log, "append_as_follower", failing(StorageError("planted")))
+    assert isinstance(partition.carry_out(Append(0, 0), at(4), 0), GoOffline)
+    assert partition.offline == "planted"
+    with pytest.raises(StorageError):
+        partition.led(0)
+
+
+def failing(error: Exception) -> Any:
+    def fails(*_: Any) -> None:
+        raise error
+
+    return fails
+
+
+@pytest.mark.parametrize(
+    ("error", "step"), [(StorageError("planted"), GoOffline), (DiskFull("planted"), Wait)]
+)
+def test_a_cut_that_is_refused_leaves_all_as_it_was(
+    partition: Partition, monkeypatch: pytest.MonkeyPatch, error: Exception, step: type
+) -> None:
+    monkeypatch.setattr(Log, "truncate_to", failing(error))
+    assert isinstance(partition.carry_out(Truncate(1, loses_committed=True), b"", 0), step)
+    assert (partition.log.end_offset, partition.high_watermark, partition.losses) == (4, 2, [])
+
+
+def test_a_cut_below_what_is_committed_is_told_as_a_loss(partition: Partition) -> None:
+    partition.carry_out(Truncate(1, loses_committed=True), b"", 0)
+    assert (partition.log.end_offset, partition.high_watermark) == (1, 1)
+    assert [(loss.first, loss.end) for loss in partition.losses] == [(1, 2)]
+
+
+def test_nothing_is_cut_while_it_is_flushed(partition: Partition) -> None:
+    flush = partition.log.begin_flush()
+    assert flush is not None
+    assert isinstance(partition.carry_out(Truncate(3, loses_committed=False), b"", 0), Wait)
+    assert isinstance(partition.carry_out(StartAt(9), b"", 0), Wait)
+    assert partition.log.end_offset == 4
+    flush.run()
+    partition.log.end_flush(flush)
+    partition.carry_out(StartAt(9), b"", 0)
+    assert (partition.log.log_start, partition.log.end_offset, partition.high_watermark) == (9, 9, 9)
+
+
+def test_a_log_may_begin_within_a_batch_but_not_while_it_is_flushed(partition: Partition) -> None:
+    partition.carry_out(StartAt(11), b"", 0)
+    flush = partition.log.begin_flush()
+    assert flush is not None
+    assert isinstance(partition.carry_out(Append(11, 11), at(10, 3), 0), Wait)
+    flush.run()
+    partition.log.end_flush(flush)
+    partition.carry_out(Append(12, 11), at(10, 3), 0)
+    assert (partition.log.log_start, partition.log.end_offset, partition.high_watermark) == (11, 13, 12)
+
+
+# ── both ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_only_a_leader_deletes(node: Node) -> None:
+    with pytest.raises(NotLeaderOrFollower):
+        node.partition.delete_before(0)
+
+
+def test_the_low_watermark_waits_for_who_has_not_said_where_it_begins(node: Node) -> None:
+    node.lead()
+    node.fill(2)
+    node.partition.delete_before(2)
+    assert node.partition.low_watermark == 0
+    node.fetched(2, 2, log_start=2)
+    node.fetched(3, 2, log_start=1)
+    assert node.partition.low_watermark == 1
+    node.lead()
+    assert node.partition.low_watermark == -1
+
+
+def test_the_low_watermark_waits_for_the_dead_only_where_they_may_lead(node: Node) -> None:
+    node.lead()
+    node.fill(2)
+    node.partition.delete_before(2)
+    node.fetched(2, 2, log_start=2)
+    node.register(3, fenced=True)
+    assert node.partition.low_watermark == 0
+    node.adopt(isr=(1, 2))
+    assert node.partition.low_watermark == 2
+    node.adopt(isr=(1,), elr=(2, 3))
+    assert node.partition.low_watermark == 0
