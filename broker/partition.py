@@ -364,7 +364,7 @@ class Partition:
         assert followership is not None
         if len(data):
             self._append_to_log(step, data, followership.leading.leader_epoch, wall_ms)
-        self._follower_hwm = followership.new_high_watermark(step.high_watermark, self.view())
+        self._follower_hwm = followership.new_high_watermark(step, self.view())
         self.log.raise_log_start(followership.new_log_start(step.log_start, self.view()))
 
     def _begins_within(self, step: Step, data: Buffer) -> bool:
@@ -432,4 +432,4 @@ class Partition:
 
 
 def _leading(state: PartitionState) -> Leading:
-    return Leading(state.leader, state.leader_epoch, state.unclean_epoch, state.recovering)
+    return Leading(state.leader, state.leader_epoch, state.unclean_epoch)

@@ -323,7 +323,7 @@ class Observer:
             except (CorruptMessage, DiskFull, InvalidAppend) as error:
                 self.log.probe()
                 return followership.on_bad_bytes(str(error))
-        self.high_watermark = followership.new_high_watermark(step.high_watermark, self._view())
+        self.high_watermark = followership.new_high_watermark(step, self._view())
         return step
 
     def _replay(self) -> None:

@@ -54,8 +54,6 @@ class Leading(NamedTuple):
     leader_epoch: Epoch
     unclean_epoch: Epoch = NO_EPOCH
     """The leader epoch of the last unclean election."""
-    recovering: bool = False
-    """It was elected uncleanly and has not confirmed that it is up."""
 
 
 class Asked(NamedTuple):
@@ -179,7 +177,8 @@ class Followership:
         if answer.error:
             return self._on_error(answer)
         if answer.diverging is not None:
-            return self._on_diverging(EpochEnd(answer.diverging.epoch, answer.diverging.end_offset), log)
+            parting = EpochEnd(answer.diverging.epoch, answer.diverging.end_offset)
+            return self._on_diverging(parting, answer.log_start, log)
         if not answer.records_size:
             self._failures = self._bad = 0
         return Append(answer.high_watermark, answer.log_start)
@@ -209,9 +208,12 @@ class Followership:
             )
         return self.on_failure()
 
-    def new_high_watermark(self, told: Offset, log: LogView) -> Offset:
-        """What is committed, after the records of the answer were appended (3.3)."""
-        return max(log.high_watermark, min(told, log.end_offset))
+    def new_high_watermark(self, told: Append, log: LogView) -> Offset:
+        """What is committed, after the records of the answer were appended (3.3).
+
+        What the leader has deleted was committed, also when it does not know yet what else is (ADR 0079).
+        """
+        return max(log.high_watermark, min(max(told.high_watermark, told.log_start), log.end_offset))
 
     def new_log_start(self, told: Offset, log: LogView) -> Offset:
         """Where the log starts: as the leader says, but never above what is committed by now."""
@@ -235,8 +237,8 @@ class Followership:
         told = self._bad % BAD_BYTES_TOLD_AFTER == 0
         return Wait(BAD_BYTES_MS, f"{self._bad} times in a row: {what}" if told else None)
 
-    def _on_diverging(self, leader: EpochEnd, log: LogView) -> Step:
-        if leader.epoch < 0 or leader.end < 0:
+    def _on_diverging(self, leader: EpochEnd, leader_start: Offset, log: LogView) -> Step:
+        if leader.epoch < 0 or leader.end < 0 or leader_start < 0:
             return self.on_bad_bytes(f"the logs are said to part at {leader}")
         self._failures = self._bad = 0
         place = log.end_offset, log.epochs.latest
@@ -250,12 +252,15 @@ class Followership:
         self._cut_before = place
         if cut >= log.high_watermark:
             return Truncate(cut, loses_committed=False)
-        step = StartAt(cut, loses_committed=True) if cut < log.log_start else Truncate(cut, True)
+        step: Step = Truncate(cut, loses_committed=True)
+        if cut < log.log_start:
+            # Beginning at the cut would keep a hole below it: what I have deleted was of another history (ADR 0071).
+            step = StartAt(leader_start, loses_committed=True)
         return self._losing(step, log, f"the leader's log parts from mine at {cut}")
 
     def _losing(self, step: Step, log: LogView, why: str) -> Step:
-        """D10: to lose what is committed takes an unclean election after it was written."""
-        if self.leading.recovering or self.leading.unclean_epoch > log.epochs.latest:
+        """D10: to lose what is committed takes an unclean election after it was written, and nothing else excuses it."""
+        if self.leading.unclean_epoch > log.epochs.latest:
             return step
         return GoOffline(
             f"{why}, below {log.high_watermark} which is committed, "

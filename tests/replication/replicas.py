@@ -96,7 +96,7 @@ class Replica:
         if isinstance(step, Append):
             assert self.followership is not None
             self.log.records += records
-            self.hwm = self.followership.new_high_watermark(step.high_watermark, self.view())
+            self.hwm = self.followership.new_high_watermark(step, self.view())
             self.log.log_start = self.followership.new_log_start(step.log_start, self.view())
         elif isinstance(step, Truncate):
             del self.log.records[step.offset :]

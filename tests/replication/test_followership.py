@@ -29,8 +29,8 @@ from tidelog.storage.epochs import LeaderEpochs
 LEADER = BrokerId(2)
 
 
-def follows(*, unclean: int = NO_EPOCH, recovering: bool = False, epoch: int = 7) -> Followership:
-    return Followership(Leading(LEADER, epoch, unclean, recovering))
+def follows(*, unclean: int = NO_EPOCH, epoch: int = 7) -> Followership:
+    return Followership(Leading(LEADER, epoch, unclean))
 
 
 def view(*entries: tuple[int, int], start: int = 0, end: int = 0, hwm: int = 0) -> LogView:
@@ -101,7 +101,13 @@ def test_what_comes_is_appended_and_then_what_is_committed_is_taken_over(size: i
 @pytest.mark.parametrize(("told_hwm", "becomes"), [(-1, 30), (20, 30), (60, 60), (80, 80), (95, 80)])
 def test_the_high_watermark_only_grows_and_stays_within_the_log(told_hwm: int, becomes: int) -> None:
     """D11, and C-model: not capped by the end, it would call committed what was never copied."""
-    assert follows().new_high_watermark(told_hwm, THREE_EPOCHS) == becomes
+    assert follows().new_high_watermark(Append(told_hwm, 0), THREE_EPOCHS) == becomes
+
+
+@pytest.mark.parametrize(("start", "becomes"), [(-1, 30), (20, 30), (45, 45), (90, 80)])
+def test_what_the_leader_has_deleted_was_committed_also_while_it_names_none(start: int, becomes: int) -> None:
+    """ADR 0079: else the ISR waits for a log start, that for a high watermark, and that for the ISR."""
+    assert follows().new_high_watermark(Append(-1, start), THREE_EPOCHS) == becomes
 
 
 @pytest.mark.parametrize(("told_start", "becomes"), [(-1, 10), (5, 10), (25, 25), (60, 30)])
@@ -224,14 +230,20 @@ def test_what_is_committed_is_cut_only_if_the_unclean_election_came_later(unclea
     assert step == Truncate(20, loses_committed=True) if cuts else isinstance(step, GoOffline)
 
 
-def test_what_is_committed_is_cut_while_the_partition_recovers() -> None:
-    step = parts(follows(recovering=True), THREE_EPOCHS, 1, 20)
-    assert step == Truncate(20, loses_committed=True)
+def test_a_cut_below_the_log_start_begins_anew_where_the_leader_starts_and_is_told_as_loss() -> None:
+    """ADR 0071: what was deleted here is of another history, so a hole would stay below the cut."""
+    follower, log = follows(unclean=7), THREE_EPOCHS._replace(log_start=25)
+    step = told(follower, log, diverging=EpochEnd(1, 20), log_start=5)
+    assert step == StartAt(5, loses_committed=True)
 
 
-def test_a_cut_below_the_log_start_begins_anew_there_and_is_told_as_loss() -> None:
+def test_a_cut_below_the_log_start_needs_an_unclean_election() -> None:
     log = THREE_EPOCHS._replace(log_start=25)
-    assert parts(follows(unclean=7), log, 1, 20) == StartAt(20, loses_committed=True)
+    assert isinstance(parts(follows(), log, 1, 20), GoOffline)
+
+
+def test_a_parting_that_does_not_say_where_the_leader_starts_is_not_believed() -> None:
+    assert told(follows(), THREE_EPOCHS, diverging=EpochEnd(1, 20)) == Wait(1000)
 
 
 def test_an_answer_that_would_cut_nothing_is_a_loud_stop() -> None:

@@ -183,17 +183,32 @@ def told_less() -> None:
         sentences.test_the_high_watermark_only_grows_and_stays_within_the_log(20, 30)
 
 
-def not_capped_by_the_end(_: Followership, told: int, log: LogView) -> int:
-    return max(log.high_watermark, told)
+def deleted_below_the_end() -> None:
+    with pytest.raises(AssertionError):
+        sentences.test_what_the_leader_has_deleted_was_committed_also_while_it_names_none(45, 45)
 
 
-def going_back(_: Followership, told: int, log: LogView) -> int:
-    return min(told, log.end_offset) if told >= 0 else log.high_watermark
+def deleted_above_what_is_committed() -> None:
+    with pytest.raises(AssertionError):
+        sentences.test_the_log_start_only_grows_and_stays_below_what_is_committed(60, 30)
 
 
-def capped_by_the_end_of_the_epoch(_: Followership, told: int, log: LogView) -> int:
+def not_capped_by_the_end(_: Followership, told: Append, log: LogView) -> int:
+    return max(log.high_watermark, told.high_watermark)
+
+
+def going_back(_: Followership, told: Append, log: LogView) -> int:
+    return min(told.high_watermark, log.end_offset) if told.high_watermark >= 0 else log.high_watermark
+
+
+def capped_by_the_end_of_the_epoch(_: Followership, told: Append, log: LogView) -> int:
     """Never moves at the end of the log: settled replicas must agree."""
-    return max(log.high_watermark, min(told, log.end_offset - 1))
+    return max(log.high_watermark, min(told.high_watermark, log.end_offset - 1))
+
+
+def by_what_it_names_alone(_: Followership, told: Append, log: LogView) -> int:
+    """ADR 0079: what was deleted counts for nothing."""
+    return max(log.high_watermark, min(told.high_watermark, log.end_offset))
 
 
 def as_told(_: Followership, told: int, log: LogView) -> int:
@@ -222,7 +237,7 @@ def with_the_epoch_that_leads(follower: Followership, log: LogView) -> Asked:
     return Asked(follower.leading.leader_epoch, log.end_offset, follower.leading.leader_epoch)
 
 
-def cutting_nothing(_: Followership, leader: Parting, log: LogView) -> Step:
+def cutting_nothing(_: Followership, leader: Parting, _start: int, log: LogView) -> Step:
     """KAFKA-10706: no look whether anything is cut."""
     return Truncate(divergence(log.epochs, log.end_offset, leader), loses_committed=False)
 
@@ -268,8 +283,9 @@ PLANTS: list[tuple[str, str, Any, Check]] = [
     ("the_high_watermark_is", "new_high_watermark", not_capped_by_the_end, living),
     ("the_high_watermark_is", "new_high_watermark", going_back, told_less),
     ("the_high_watermark_is", "new_high_watermark", capped_by_the_end_of_the_epoch, living),
+    ("the_high_watermark_is", "new_high_watermark", by_what_it_names_alone, deleted_below_the_end),
     ("the_high_watermark_is_taken", "on_fetched", of_a_divergence_too, living),
-    ("the_log_start_is", "new_log_start", as_told, living),
+    ("the_log_start_is", "new_log_start", as_told, deleted_above_what_is_committed),
     ("it_asks", "ask", without_the_last_epoch, living),
     ("it_asks", "ask", with_the_epoch_that_leads, living),
     ("it_cuts", "_on_diverging", cutting_nothing, LYING),

@@ -100,7 +100,11 @@ def truncation_to_the_high_watermark(plant: pytest.MonkeyPatch) -> None:
 
 def high_watermark_above_the_end(plant: pytest.MonkeyPatch) -> None:
     """A follower believes what the leader says of records that it does not have."""
-    plant.setattr(Followership, "new_high_watermark", lambda _, told, log: max(log.high_watermark, told))
+
+    def planted(_: Followership, told: followership.Append, log: LogView) -> int:
+        return max(log.high_watermark, told.high_watermark)
+
+    plant.setattr(Followership, "new_high_watermark", planted)
 
 
 def stale_answers_count(plant: pytest.MonkeyPatch) -> None:
