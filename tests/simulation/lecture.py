@@ -23,10 +23,22 @@ broker that is silent for 1.5 s is fenced (it leads nothing, and is in no ISR), 
 the answer to a fetch.
 """
 
+TAIL = """\
+## What to take along
+
+* A record is safe when everybody who may be elected has it. All rules here are about who that is, and who knows it.
+* The leader learns one fetch late what followers have; followers learn one fetch later what is committed (1, 2).
+* Logs are compared by epochs, never by high watermarks: those say how much, not whose (3, 6, 7).
+* Who has lost the leadership finds out late. Until then it must not commit, and soon it must not answer (4).
+* The ISR changes by decision of the controller alone, and a leader waits for all whom that may count (5, 10).
+* Too few in sync: commit nothing. Then whoever had everything still has it, and may lead (5, 8).
+* Lost power, lost trust (7, 8). And if nobody trustworthy is left: wait, until a person decides otherwise (9).
+"""
+
 
 def lecture(transcripts: Iterable[str]) -> str:
     """The page, from the transcripts as they are."""
-    return "\n".join([HEAD, *(_chapter(text) for text in transcripts)])
+    return "\n".join([HEAD, *(_chapter(text) for text in transcripts), TAIL])
 
 
 def _chapter(text: str) -> str:

@@ -98,6 +98,12 @@ class Watch:
         partition = self.partition(number)
         return partition.leadership if partition is not None else None
 
+    def everybody_knows(self) -> bool:
+        """Whether all brokers that are not fenced have read what the controller has decided last."""
+        known = self.image.brokers.items()
+        partitions = [self.partition(number) for number, broker in known if not broker.fenced]
+        return all(partition is not None and partition.state == self.state for partition in partitions)
+
     # ── what has happened ─────────────────────────────────────────────────────────────────────────
 
     def tell(self, subject: str, what: str) -> None:

@@ -6,6 +6,7 @@ a step between brokers takes longer than any look at it, and no step depends on 
 
 import re
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 from tests.simulation.cluster import BROKER_PORT, CONTROLLER_PORT, Cluster, with_config
@@ -55,6 +56,18 @@ WAIT_S = 12
 """How long `wait until` waits: twice as long as anything takes that happens at all."""
 ANSWER_MS = 8_000
 """How long a producer waits for its answer."""
+
+
+class Worst(Random):
+    """What survives a loss of power when chance spares nothing."""
+
+    def random(self) -> float:
+        """The least."""
+        return 0.0
+
+    def randint(self, a: int, b: int) -> int:
+        """The least, too."""
+        return min(a, b)
 
 
 class Watched(Cluster):
@@ -206,8 +219,11 @@ class Stage:
         return []
 
     def power_cut(self, number: str) -> list[str]:
-        """What was not flushed is gone."""
-        self.cluster.hosts[int(number)].power_cut()
+        """What was not flushed is gone: all of it, where chance would spare some."""
+        host = self.cluster.hosts[int(number)]
+        chance, host.disk._rng = host.disk._rng, Worst()
+        host.power_cut()
+        host.disk._rng = chance
         return []
 
     def restart(self, number: str) -> list[str]:
@@ -303,7 +319,7 @@ class Stage:
         watch = self.watch
         named = [int(number) for number in re.findall(r"\b\d\b", text)]
         if text == "nobody leads":
-            return lambda: watch.state.leader == NO_BROKER
+            return lambda: watch.state.leader == NO_BROKER and watch.everybody_knows()
         if text == "all agree":
             return self.cluster.converged
         if text == "everything is answered":
@@ -323,7 +339,7 @@ class Stage:
             return lambda: sorted(watch.state.isr) == named
         number, *rest = named
         if text.endswith(" leads"):
-            return lambda: watch.state.leader == number and watch.leadership(number) is not None
+            return lambda: watch.state.leader == number and watch.everybody_knows()
         if " knows isr " in text:
             return lambda: (led := watch.leadership(number)) and sorted(led.state.isr) == rest
         if " asks for " in text:
