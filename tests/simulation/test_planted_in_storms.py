@@ -12,8 +12,8 @@ from tests.simulation.planted import CAUGHT, Plant
 from tests.simulation.storms import Weather, storm
 from tidelog.testing.simulation.seeds import run_seed
 
-SEEDS = (1, 4, 56, 0, 3)
-"""In this order; with them each bug below is caught within a few seconds."""
+SEEDS = (1, 4, 24, 36, 0, 3, *range(40, 100, 2))
+"""In this order, until one catches it: a change of the product changes what each seed brings."""
 
 
 SHORT = partial(storm, weather=Weather(seconds=8))
@@ -31,6 +31,6 @@ def test_a_planted_bug_ends_a_storm_badly(plant: Plant, monkeypatch: pytest.Monk
 
 @pytest.mark.slow
 def test_without_a_planted_bug_these_storms_end_well() -> None:
-    for seed in SEEDS:
+    for seed in SEEDS[:6]:
         outcome = run_seed(SHORT, seed)
         assert outcome.failure is None, outcome.failure
