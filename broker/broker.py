@@ -28,10 +28,11 @@ from tidelog.broker.partition import Partition
 from tidelog.broker.proposer import Proposer
 from tidelog.broker.replicas import Replicas
 from tidelog.broker.requests.context import Clocks, Context
+from tidelog.broker.requests.delete_records import delete_records
 from tidelog.broker.requests.fetch import fetch
 from tidelog.broker.requests.flushed import flushed
 from tidelog.broker.requests.metadata import metadata
-from tidelog.broker.requests.offsets import delete_records, epoch_ends, list_offsets
+from tidelog.broker.requests.offsets import epoch_ends, list_offsets
 from tidelog.broker.requests.produce import produce
 from tidelog.controller.facts import METADATA, METADATA_TOPIC_ID
 from tidelog.controller.image import Changes

@@ -14,13 +14,15 @@ What it keeps true (I-5, I-9, I-19, I-22, I-38, I-75):
 * Nothing at or above the high watermark is handed to a consumer.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from tidelog.broker.leadership import Leadership, Surroundings
 from tidelog.controller.image import PartitionState
 from tidelog.protocol.batch import HEADER_SIZE, read_header
 from tidelog.protocol.errors import (
+    DamagedLog,
     InvalidRecord,
     InvalidRequiredAcks,
     NotEnoughReplicas,
@@ -58,6 +60,9 @@ from tidelog.replication.followership import (
     Wait,
 )
 from tidelog.storage.log import Appended, Log
+from tidelog.storage.times import OffsetAndTime
+
+T = TypeVar("T")
 
 EMPTY: Final = memoryview(b"")
 FLUSH_MS: Final = 10
@@ -316,14 +321,25 @@ class Partition:
         return self._read(offset, max_bytes, self.high_watermark)
 
     def _read(self, offset: Offset, max_bytes: int, below: Offset) -> memoryview:
-        """A batch that should be there and cannot be read: this replica is damaged, others have it (1.9)."""
         if offset >= below or max_bytes <= 0:
             return EMPTY
+        return self._reading(lambda: self.log.read(offset, max_bytes, below).data)
+
+    def _reading(self, read: Callable[[], T]) -> T:
+        """A batch that should be there and cannot be read: this replica is damaged, others have it (1.9)."""
         try:
-            return self.log.read(offset, max_bytes, below).data
-        except StorageError as error:
+            return read()
+        except (StorageError, DamagedLog) as error:
             self.go_offline(str(error))
-            raise
+            raise StorageError(str(error)) from error
+
+    def find_time(self, timestamp: int) -> OffsetAndTime | None:
+        """The first record with that timestamp or a later one, committed or not."""
+        return self._reading(lambda: self.log.offset_for_time(timestamp))
+
+    def find_largest_time(self, below: Offset) -> OffsetAndTime | None:
+        """The first record with the largest timestamp of those below an offset."""
+        return self._reading(lambda: self.log.largest_time(below))
 
     # ── following ─────────────────────────────────────────────────────────────────────────────────
 

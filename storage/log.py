@@ -42,7 +42,7 @@ from tidelog.storage.open_segments import OpenSegments
 from tidelog.storage.producers import Duplicate, Producers
 from tidelog.storage.scan import BATCHES_PER_STEP
 from tidelog.storage.segment import MAX_RELATIVE_OFFSET, Segment, Slice
-from tidelog.storage.times import OffsetAndTime, first_at_or_after
+from tidelog.storage.times import OffsetAndTime, first_at_or_after, first_of_the_largest
 
 EMPTY: Final = memoryview(b"")
 
@@ -466,6 +466,13 @@ class Log:
         """The first record, from log_start on, with that timestamp or a later one; None when there is none."""
         try:
             return first_at_or_after(self._segments, timestamp, self.log_start)
+        except OSError as error:
+            raise StorageError(f"{self} could not be read by time: {error.strerror}") from error
+
+    def largest_time(self, below: Offset) -> OffsetAndTime | None:
+        """The first record with the largest timestamp, of those from log_start on and below that offset."""
+        try:
+            return first_of_the_largest(self._segments, self.log_start, below)
         except OSError as error:
             raise StorageError(f"{self} could not be read by time: {error.strerror}") from error
 

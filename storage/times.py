@@ -1,10 +1,10 @@
 """Find a record by its time: by segment, by time index, by batch, and at last among a batch's own records."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tidelog.protocol.records import decode
-from tidelog.protocol.types import Offset
+from tidelog.protocol.types import NO_TIMESTAMP, Offset
 from tidelog.storage.segment import Segment
 
 
@@ -29,3 +29,24 @@ def first_at_or_after(segments: Iterable[Segment], timestamp: int, log_start: Of
                 if at >= timestamp and offset >= log_start:
                     return OffsetAndTime(offset, at)
     return None
+
+
+def first_of_the_largest(
+    segments: Sequence[Segment], log_start: Offset, below: Offset
+) -> OffsetAndTime | None:
+    """The first record with the largest timestamp of those from `log_start` up to `below`."""
+    largest = NO_TIMESTAMP
+    for segment in segments:
+        if segment.base_offset >= below or segment.max_timestamp <= largest:
+            continue
+        if segment.base_offset >= log_start and segment.max_timestamp_offset < below:
+            largest = segment.max_timestamp
+            continue
+        for _, header in segment.headers_from(segment.position_of(max(log_start, segment.base_offset))):
+            if header.next_offset > below:
+                break
+            largest = max(largest, header.max_timestamp)
+    if largest == NO_TIMESTAMP:
+        return None
+    found = first_at_or_after(segments, largest, log_start)
+    return found if found is not None and found.offset < below else None

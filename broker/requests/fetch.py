@@ -140,6 +140,9 @@ class _Waiting:
             partition.led(asked.current_leader_epoch, to_replica=True)
             if self._throttled(partition) and self.context.throttle_room(now_ms) == 0:
                 return 0
+            told = self.session.told.get((asked.topic_id, asked.index))
+            if told is not None and told.log_start < partition.log.log_start:
+                return None  # a deletion waits for this follower
             end = partition.log.end_offset
         if end <= asked.fetch_offset:
             return 0

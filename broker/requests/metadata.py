@@ -13,7 +13,7 @@ from tidelog.protocol.messages import (
     PartitionMetadata,
     TopicMetadata,
 )
-from tidelog.protocol.types import NO_BROKER
+from tidelog.protocol.types import NO_BROKER, BrokerId
 
 
 def metadata(context: Context, incoming: Incoming) -> None:
@@ -72,5 +72,11 @@ def _partition(image: Image, state: PartitionState) -> PartitionMetadata:
         leader_epoch=state.leader_epoch,
         replicas=state.replicas,
         isr=state.isr,
-        offline=tuple(replica for replica in state.replicas if image.live_epoch(replica) is None),
+        offline=tuple(replica for replica in state.replicas if not _serves(image, replica, state)),
     )
+
+
+def _serves(image: Image, replica: BrokerId, state: PartitionState) -> bool:
+    """Also one that is about to stop does, until it has."""
+    broker = image.brokers.get(replica)
+    return broker is not None and not broker.fenced and state.place not in broker.offline

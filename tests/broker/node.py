@@ -17,10 +17,11 @@ from tidelog.broker.leadership import Surroundings
 from tidelog.broker.partition import Partition
 from tidelog.broker.replicas import Replicas
 from tidelog.broker.requests.context import Clocks, Context
+from tidelog.broker.requests.delete_records import delete_records
 from tidelog.broker.requests.fetch import fetch
 from tidelog.broker.requests.flushed import flushed
 from tidelog.broker.requests.metadata import metadata
-from tidelog.broker.requests.offsets import delete_records, epoch_ends, list_offsets
+from tidelog.broker.requests.offsets import epoch_ends, list_offsets
 from tidelog.broker.requests.produce import produce
 from tidelog.controller.image import BrokerState, Image, PartitionState, TopicState
 from tidelog.protocol.io import Incoming

@@ -152,6 +152,16 @@ def test_a_topic_that_goes_ends_every_waiting(node: Node) -> None:
     assert [asked.error for asked in waiting] == [UnknownTopicId.code] * 2
 
 
+def test_a_follower_hears_at_once_where_the_log_begins_now(node: Node) -> None:
+    node.fill(2)
+    opened = node.fetched(2, 2, session_epoch=0).answer.session_id
+    asked = node.follower_fetch(2, 2, session_id=opened, session_epoch=1)
+    node.partition.delete_before(1)
+    node.replicas.touched(PLACE)
+    node.turn()
+    assert asked.entry.log_start == 1
+
+
 def test_nobody_is_answered_who_has_gone(node: Node) -> None:
     asked = node.consume(0)
     asked.closed = True

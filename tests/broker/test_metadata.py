@@ -1,0 +1,55 @@
+"""Metadata: what this broker's image says of the cluster."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.broker.node import TOPIC_ID, Node
+from tidelog.protocol.errors import LeaderNotAvailable, UnknownTopicId, UnknownTopicOrPartition
+from tidelog.protocol.messages import Metadata
+from tidelog.protocol.types import BrokerId
+
+
+@pytest.fixture
+def node() -> Node:
+    node = Node()
+    node.lead()
+    return node
+
+
+def describe(node: Node, **asked: Any) -> Any:
+    return node.ask(Metadata(**asked)).answer
+
+
+def test_a_topic_is_found_by_name_by_id_and_among_all(node: Node) -> None:
+    for asked in ({"names": ("orders",)}, {"ids": (TOPIC_ID,)}, {"all_topics": True}):
+        (topic,) = describe(node, **asked).topics
+        (partition,) = topic.partitions
+        assert (topic.name, topic.topic_id) == ("orders", TOPIC_ID)
+        assert (partition.leader, partition.leader_epoch, partition.isr) == (1, 0, (1, 2, 3))
+
+
+def test_what_nobody_knows_is_told_by_what_it_was_asked_by(node: Node) -> None:
+    answer = describe(node, names=("ghosts",), ids=(b"?" * 16,))
+    assert [topic.error for topic in answer.topics] == [UnknownTopicOrPartition.code, UnknownTopicId.code]
+
+
+def test_a_partition_without_a_leader_says_so(node: Node) -> None:
+    node.follow(-1)
+    (partition,) = describe(node, all_topics=True).topics[0].partitions
+    assert (partition.error, partition.leader) == (LeaderNotAvailable.code, -1)
+
+
+def test_only_brokers_that_live_are_told(node: Node) -> None:
+    node.register(2, fenced=True)
+    answer = describe(node, all_topics=True)
+    assert [broker.id for broker in answer.brokers] == [1, 3]
+    assert answer.topics[0].partitions[0].offline == (2,)
+
+
+def test_a_replica_on_a_broken_disk_is_offline_and_one_that_will_stop_is_not(node: Node) -> None:
+    brokers, broken, stopping = node.image.brokers, BrokerId(2), BrokerId(3)
+    brokers[broken] = replace(brokers[broken], offline=frozenset({(TOPIC_ID, 0)}))
+    brokers[stopping] = replace(brokers[stopping], shutting_down=True)
+    assert describe(node, all_topics=True).topics[0].partitions[0].offline == (2,)
