@@ -2,12 +2,14 @@
 
     claim the directory ─► open the logs ─► listen ─► register ─► replay up to the own registration
                                                                        │
-      stop ◄─ the process ends ◄─ something fatal ◄─ serve: heartbeats, fetchers, flushing, proposals
+      the process ends ◄─ something fatal ◄─ serve: heartbeats, fetchers, flushing, proposals
+                                                                       │ stop
+      the marker of a clean stop ◄─ close the logs ◄─ answer who waits ◄─ be relieved of all that is led
 
 What it keeps true (D8, D9; DECISIONS 3):
 
 * No role before its own registration was replayed, and none for another process that has taken its id.
-* A lease counts from when the heartbeat that it answers was sent, and ends with the connection to the controller.
+* A stop leaves nothing to be scanned; whatever else ends the process is a kill.
 * Every task belongs to one group: when one fails, the node fails, and nothing goes on half alive.
 """
 
@@ -17,56 +19,56 @@ import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from random import Random
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from tidelog.broker.config import BrokerConfig
 from tidelog.broker.deadlines import Deadlines
 from tidelog.broker.fetcher import Fetcher, Follow
 from tidelog.broker.flusher import Flusher
+from tidelog.broker.io import in_a_thread
 from tidelog.broker.leadership import Surroundings
+from tidelog.broker.membership import Membership
 from tidelog.broker.partition import Partition
 from tidelog.broker.proposer import Proposer
 from tidelog.broker.replicas import Replicas
-from tidelog.broker.requests.context import Clocks, Context
+from tidelog.broker.requests.context import Build, Clocks, Context, Told
 from tidelog.broker.requests.delete_records import delete_records
 from tidelog.broker.requests.fetch import fetch
 from tidelog.broker.requests.flushed import flushed
 from tidelog.broker.requests.metadata import metadata
 from tidelog.broker.requests.offsets import epoch_ends, list_offsets
 from tidelog.broker.requests.produce import produce
+from tidelog.broker.requests.producer_ids import init_producer_id
+from tidelog.broker.requests.topics import hand_on
 from tidelog.controller.facts import METADATA, METADATA_TOPIC_ID
 from tidelog.controller.image import Changes
 from tidelog.controller.observer import Observer
 from tidelog.protocol.bounds import Bounds
 from tidelog.protocol.errors import (
-    DuplicateBrokerRegistration,
     RequestTimedOut,
-    StaleBrokerEpoch,
     TidelogError,
     UnsupportedVersion,
-    error_of,
 )
 from tidelog.protocol.io import Incoming, Listener, listen
 from tidelog.protocol.limits import DEFAULT
 from tidelog.protocol.messages import (
-    BrokerHeartbeat,
-    BrokerHeartbeatReply,
+    CreateTopics,
     DeleteRecords,
+    DeleteTopics,
     EpochEnds,
     Fetch,
     Flushed,
     Hello,
+    InitProducerId,
     ListOffsets,
     Metadata,
     PartitionFlushed,
-    PartitionIndex,
     Produce,
-    RegisterBroker,
-    RegisterBrokerReply,
+    Reply,
     Request,
     Welcome,
 )
-from tidelog.protocol.types import BrokerId, Epoch
+from tidelog.protocol.types import BrokerId
 from tidelog.replication.throttle import Throttle
 from tidelog.storage.crashes import Life
 from tidelog.storage.data_directory import DataDirectory
@@ -77,10 +79,10 @@ from tidelog.storage.open_segments import OpenSegments
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _SLICE_S = 0.002
 """How long opening logs may hold up the event loop at a time."""
-_REGISTER_MS = 5000
-_FENCED_AGAIN_MS = 100
 
 
 class Clock(Protocol):
@@ -128,17 +130,20 @@ class Broker:
         self._env = environment
         self._bounds = Bounds(DEFAULT)
         self._incarnation = environment.new_id()
-        self._epoch: Epoch = -1
         self._claim: Claim
         self._life: Life
         self._flusher: Flusher
+        self._flushing: asyncio.Task[None] | None = None
+        """The task that flushes, once there are replicas."""
         self._proposer: Proposer
         self._deadlines: Deadlines
         self._fetchers: dict[BrokerId, tuple[Fetcher, asyncio.Task[None]]] = {}
         self._group: asyncio.TaskGroup
         self._context: Context
         self._replayed = asyncio.Event()
-        self._beat = asyncio.Event()
+        self._stop_asked = asyncio.Event()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._membership: Membership
         self._handlers: dict[type[Request], Callable[[Context, Incoming], None]] = {
             Produce: produce,
             Fetch: fetch,
@@ -147,30 +152,61 @@ class Broker:
             ListOffsets: list_offsets,
             EpochEnds: epoch_ends,
             DeleteRecords: delete_records,
+            InitProducerId: init_producer_id,
+            CreateTopics: hand_on,
+            DeleteTopics: hand_on,
         }
 
     # ── starting ──────────────────────────────────────────────────────────────────────────────────
 
     async def run(self, ready: Callable[[], None] = lambda: None) -> None:
-        """Serve until cancelled. Raises what it cannot go on with."""
+        """Serve until `stop`, or until cancelled: that is as if killed. Raises what it cannot go on with."""
         await self._open()
         async with asyncio.TaskGroup() as group:
             self._group = group
             listener = await listen(self.config.host, self.config.port, self._receive, self._bounds)
             self.port = listener.port
             try:
-                group.create_task(self.observer.run())
-                await self._register()
-                while self.observer.caught_up_to <= self._epoch:
-                    self._replayed.clear()
-                    await self._replayed.wait()
-                self._take_roles()
-                for work in self._work():
-                    group.create_task(work)
-                ready()
-                await asyncio.get_running_loop().create_future()
+                self._spawn(self.observer.run())
+                starting = self._start(self._join())
+                stopping = self._start(self._stop_asked.wait())
+                await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+                if starting.done():
+                    ready()
+                await stopping
+                if starting.done():
+                    await self._leave()
             finally:
                 listener.close()
+            await self._end_tasks(listener)
+        await self._close()
+
+    def stop(self) -> None:
+        """Stop in order: leave the cluster, answer everybody, close the data directory so that nothing is scanned."""
+        self._stop_asked.set()
+
+    def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = self._group.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """As `_start`, where nobody waits for the end."""
+        _ = self._start(work)
+
+    async def _join(self) -> None:
+        """Register, read up to that, and take the roles."""
+        cluster_id = await self._membership.register(self.port)
+        adopt_cluster(self._env.directory, self._claim.identity, cluster_id)
+        self._life.registered(self._membership.epoch)
+        while self.observer.caught_up_to <= self._membership.epoch:
+            self._replayed.clear()
+            await self._replayed.wait()
+        self._take_roles()
+        for work in self._work():
+            self._spawn(work)
+        self._flushing = self._start(self._flusher.run())
 
     async def _open(self) -> None:
         env, config = self._env, self.config
@@ -213,46 +249,11 @@ class Broker:
             bounds=self._bounds,
             on_lost=self._on_controller_lost,
         )
+        self._membership = Membership(config, self.observer, self._claim.identity, self._life, env.rng)
 
     def _halt(self, what: str, error: OSError) -> NoReturn:
         logger.critical("storage.failed %s error=%r", what, error)
         self._env.halt(f"{what}: {error}")
-
-    async def _register(self) -> None:
-        """Be known to the controller as this process, however long it takes."""
-        while True:
-            try:
-                reply = await self.observer.call(self._registration, _REGISTER_MS)
-            except RequestTimedOut as error:
-                logger.info("broker.not_registered reason=%s", error)
-                continue
-            assert isinstance(reply, RegisterBrokerReply), reply
-            if not reply.error:
-                break
-            refusal = error_of(reply.error, reply.message or "")
-            if not (refusal.retriable or isinstance(refusal, DuplicateBrokerRegistration)):
-                raise refusal
-            logger.info("broker.not_registered reason=%s", refusal)
-            await asyncio.sleep(self._env.rng.uniform(0.5, 1.0))
-        self._epoch = reply.broker_epoch
-        adopt_cluster(self._env.directory, self._claim.identity, bytes.fromhex(reply.cluster_id))
-        self._life.registered(self._epoch)
-
-    def _registration(self, quorum_epoch: Epoch) -> RegisterBroker:
-        identity, life = self._claim.identity, self._life
-        return RegisterBroker(
-            self.config.broker_id,
-            quorum_epoch,
-            self._incarnation,
-            identity.directory_id,
-            self.config.host,
-            self.port,
-            self.config.rack,
-            identity.cluster_id.hex() if identity.cluster_id is not None else "",
-            int(life.worst),
-            life.broker_epoch,
-            life.incarnation_ids,
-        )
 
     # ── roles ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -261,7 +262,7 @@ class Broker:
         config, image, loop = self.config, self.observer.image, asyncio.get_running_loop()
         around = Surroundings(
             config.broker_id,
-            self._epoch,
+            self._membership.epoch,
             lambda broker: known.epoch if (known := image.brokers.get(broker)) is not None else None,
             image.live_epoch,
             config.replica_lag_time_max_ms,
@@ -291,6 +292,7 @@ class Broker:
             self._clocks,
             self._flusher.appended,
             self._save_log_starts,
+            self._ask_controller,
             throttle=Throttle(rate) if rate is not None else None,
             hwm_propagation_ms=config.hwm_propagation_ms,
         )
@@ -325,7 +327,7 @@ class Broker:
     def _adopt(self, changes: Changes) -> None:
         image, replicas = self.observer.image, self.replicas
         own = image.brokers.get(self.config.broker_id)
-        if own is None or own.epoch != self._epoch:
+        if own is None or own.epoch != self._membership.epoch:
             self._env.halt(f"broker {self.config.broker_id} was registered by another process: {own}")
         now_ms = self._clocks.now_ms()
         changed = {
@@ -349,7 +351,7 @@ class Broker:
         for leader in sorted(leaders):
             if leader not in self._fetchers:
                 fetcher = Fetcher(leader, self._follow())
-                self._fetchers[leader] = fetcher, self._group.create_task(fetcher.run())
+                self._fetchers[leader] = fetcher, self._start(fetcher.run())
             self._fetchers[leader][0].wake()
 
     def _follow(self) -> Follow:
@@ -361,7 +363,7 @@ class Broker:
             self.config.fetch,
             self._env.rng,
             self._flusher.appended,
-            self._beat.set,
+            self._membership.beat,
         )
 
     def _address_of(self, broker: BrokerId) -> tuple[str, int] | None:
@@ -372,52 +374,15 @@ class Broker:
 
     def _work(self) -> list[Coroutine[Any, Any, None]]:
         return [
-            self._heartbeats(),
+            self._membership.heartbeats(self.replicas, self._clocks),
             self._ticks(),
-            self._flusher.run(),
             self._flusher.keep_checkpoints(),
             self._flusher.probe(),
             self._proposer.run(),
         ]
 
-    async def _heartbeats(self) -> None:
-        """Tell the controller that this broker lives, and what it has read; the answer is the lease."""
-        config = self.config
-        while True:
-            self._beat.clear()
-            sent_ms = self._clocks.boot_ms()
-            pause_ms = config.broker_heartbeat_interval_ms
-            try:
-                reply = await self.observer.call(self._heartbeat, config.broker_heartbeat_interval_ms * 2)
-            except TidelogError as error:
-                logger.info("heartbeat.failed reason=%s", error)
-                pause_ms = _FENCED_AGAIN_MS
-            else:
-                assert isinstance(reply, BrokerHeartbeatReply), reply
-                if reply.error:
-                    logger.warning("heartbeat.refused %s", error_of(reply.error, reply.message or ""))
-                    if reply.error == StaleBrokerEpoch.code:
-                        self.replicas.lease_until_ms = -1
-                elif reply.fenced:
-                    self.replicas.lease_until_ms = -1
-                    pause_ms = _FENCED_AGAIN_MS
-                elif self.observer.connected:
-                    self.replicas.lease_until_ms = sent_ms + reply.session_timeout_ms
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause_ms / 1000):
-                    await self._beat.wait()
-
-    def _heartbeat(self, quorum_epoch: Epoch) -> BrokerHeartbeat:
-        offline = tuple(PartitionIndex(*place) for place in self.replicas.offline())
-        return BrokerHeartbeat(
-            self.config.broker_id, self._epoch, quorum_epoch, self.observer.caught_up_to, offline=offline
-        )
-
     def _on_controller_lost(self) -> None:
-        """The lease ends with the connection, until a heartbeat on a new one is answered (DECISIONS 3)."""
-        if self.serving:
-            self.replicas.lease_until_ms = -1
-            self._beat.set()
+        self._membership.lost()
 
     async def _ticks(self) -> None:
         """Leaders look who has fallen behind."""
@@ -445,14 +410,51 @@ class Broker:
         for leader, told_all in by_leader.items():
             known = self._fetchers.get(leader)
             if known is not None:
-                known[0].tell(Flushed(self.config.broker_id, self._epoch, tuple(told_all)))
+                known[0].tell(Flushed(self.config.broker_id, self._membership.epoch, tuple(told_all)))
 
     def _save_log_starts(self, done: Callable[[], None]) -> None:
         async def save() -> None:
             if await self._flusher.write(self.data.write_log_starts()):
                 done()
 
-        self._group.create_task(save())
+        self._spawn(save())
+
+    def _ask_controller(self, build: Build, timeout_ms: int, told: Told) -> None:
+        async def ask() -> None:
+            try:
+                answer: Reply | TidelogError = await self.observer.call(build, timeout_ms)
+            except TidelogError as error:
+                answer = error
+            told(answer)
+
+        self._spawn(ask())
+
+    # ── stopping ──────────────────────────────────────────────────────────────────────────────────
+
+    async def _leave(self) -> None:
+        """Serve until others lead; then nobody is promised anything any more, and who waits is told."""
+        await self._membership.leave(self.config.controlled_shutdown_max_ms)
+        self.serving = False
+        self._deadlines.stop()
+        self.replicas.delayed.expire(1 << 62)
+
+    async def _end_tasks(self, listener: Listener) -> None:
+        """Say the last words, let the flush that is under way end, and nothing else."""
+        await listener.wait_closed()
+        flushing = self._flushing
+        if flushing is not None:
+            self._flusher.stop()
+            await flushing
+        for task in list(self._tasks):
+            task.cancel()
+
+    async def _close(self) -> None:
+        """Every log and checkpoint, and then the marker that says so."""
+        committed = self._flusher.committed() if self._flushing is not None else {}
+        await in_a_thread(lambda: self.data.close(committed))
+        for problem in self.data.report.problems:
+            logger.warning("storage.problem %s", problem)
+        self._claim.lock.release()
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────────
 
@@ -467,7 +469,7 @@ class Broker:
         if handler is None:
             raise UnsupportedVersion(f"a broker does not serve {type(message).__name__}")
         if not self.serving:
-            raise RequestTimedOut(f"broker {self.config.broker_id} is starting")
+            raise RequestTimedOut(f"broker {self.config.broker_id} is starting or stopping")
         handler(self._context, incoming)
 
 

@@ -27,6 +27,8 @@ class BrokerConfig:
     """How often it tells the controller that it lives."""
     broker_session_timeout_ms: int = 9000
     """How long it may be silent before others take over. Three heartbeats must fit."""
+    controlled_shutdown_max_ms: int = 30_000
+    """How long a stop waits until others lead what this broker led. Less risks that they notice it by its silence."""
     replica_lag_time_max_ms: int = 10_000
     """How long a replica in sync may be behind before it leaves the ISR."""
     hwm_propagation_ms: int = 100

@@ -64,6 +64,7 @@ class Flusher:
         self._refused: dict[Partition, None] = {}
         """What could not be flushed for want of room."""
         self._new_bytes = 0
+        self._stopping = False
         self._woken = asyncio.Event()
 
     def appended(self, partition: Partition, size: int = 0) -> None:
@@ -75,11 +76,16 @@ class Flusher:
         elif self._new_bytes >= self._settings.flush_bytes:
             self._woken.set()
 
+    def stop(self) -> None:
+        """Begin no more flushes; `run` ends with the last one. What is left is flushed when the logs are closed."""
+        self._stopping = True
+        self._woken.set()
+
     async def run(self) -> None:
-        """Flush what is due, until cancelled."""
+        """Flush what is due, until told to stop: a flush that has begun is never left alone."""
         settings, loop = self._settings, asyncio.get_running_loop()
         everything_at = loop.time() + settings.flush_ms / 1000
-        while True:
+        while not self._stopping:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(everything_at):
                     await self._woken.wait()
@@ -131,7 +137,7 @@ class Flusher:
     async def _flush(self, partitions: Iterable[Partition]) -> None:
         """Flush these logs, some at a time, and tell who waits for it."""
         left = list(partitions)
-        while left:
+        while left and not self._stopping:
             some, left = left[:_AT_ONCE], left[_AT_ONCE:]
             jobs = [(partition, flush) for partition in some if (flush := self._begin(partition)) is not None]
             async with asyncio.TaskGroup() as group:

@@ -10,7 +10,7 @@ What it keeps true (docs/REPLICATION.md; D8, D9, I-26, I-37):
 * A partition that the cluster no longer places here is not served, and its log is gone or kept aside.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -218,12 +218,12 @@ class Replicas:
 
     # ── answers that wait ─────────────────────────────────────────────────────────────────────────
 
-    def wait(self, operation: Operation, places: Iterable[Place], deadline_ms: int) -> None:
-        """Let an answer wait for these partitions, unless it can be given now; at its deadline it is given up."""
-        if self.delayed.wait(operation, places, deadline_ms):
+    def wait(self, operation: Operation, keys: Iterable[Hashable], deadline_ms: int) -> None:
+        """Let an answer wait for these places (or what else), unless it can be given now; it has a deadline."""
+        if self.delayed.wait(operation, keys, deadline_ms):
             self._wake_at(deadline_ms)
 
-    def touched(self, place: Place) -> None:
-        """Something about that partition has changed: answers that wait for it are tried soon, once per burst."""
-        if self.delayed.touched(place):
+    def touched(self, key: Hashable) -> None:
+        """Something about that place has changed: answers that wait for it are tried soon, once per burst."""
+        if self.delayed.touched(key):
             self._run_soon()

@@ -45,6 +45,7 @@ NODES: Final = frozenset(
         "broker/deadlines.py",
         "broker/fetcher.py",
         "broker/flusher.py",
+        "broker/membership.py",
         "broker/proposer.py",
         "controller/controller.py",
         "controller/observer.py",

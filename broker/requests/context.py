@@ -1,14 +1,15 @@
 """What every request is served with: the replicas, the cluster's image, the clocks, and no more of the broker."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from tidelog.broker.partition import Partition
 from tidelog.broker.replicas import Replicas
 from tidelog.controller.image import Image
-from tidelog.protocol.errors import NotLeaderOrFollower, UnknownTopicId
-from tidelog.protocol.messages import Leader
-from tidelog.protocol.types import NO_BROKER, TopicId
+from tidelog.protocol.errors import NotLeaderOrFollower, TidelogError, UnknownTopicId
+from tidelog.protocol.messages import Leader, Reply, Request
+from tidelog.protocol.types import NO_BROKER, Epoch, TopicId
 from tidelog.replication.throttle import Throttle
 
 
@@ -24,6 +25,31 @@ class Clocks:
     """Monotonic also while the machine sleeps: leases."""
 
 
+Build: TypeAlias = Callable[[Epoch], Request]
+"""Makes a request for the controller of that quorum epoch."""
+Told: TypeAlias = Callable[[Reply | TidelogError], None]
+"""Takes the controller's answer, or why there is none."""
+
+
+@dataclass(slots=True)
+class ProducerIds:
+    """What is left of the block that the controller has given."""
+
+    first: int = 0
+    count: int = 0
+    asked: bool = False
+    """Whether another block is on its way."""
+    refusal: TidelogError | None = None
+    """Why the last one did not come."""
+
+    def take(self) -> int:
+        """An id that was never taken."""
+        assert self.count > 0, self
+        taken = self.first
+        self.first, self.count = taken + 1, self.count - 1
+        return taken
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """The broker, as its requests see it."""
@@ -35,6 +61,9 @@ class Context:
     """Told of each batch and its size: it is to be flushed, at once or some time."""
     save_log_starts: Callable[[Callable[[], None]], None]
     """Write the log starts durably, off the event loop, and tell when it is done."""
+    ask_controller: Callable[[Build, int, Told], None]
+    """Ask the active controller, within so many milliseconds, and tell what it says."""
+    producer_ids: ProducerIds = field(default_factory=ProducerIds)
     throttle: Throttle | None = None
     """What replicas that are being added may take; None: as much as they like."""
     hwm_propagation_ms: int = 100

@@ -16,21 +16,27 @@ from tests.storage.logs import Halted
 from tidelog.broker.leadership import Surroundings
 from tidelog.broker.partition import Partition
 from tidelog.broker.replicas import Replicas
-from tidelog.broker.requests.context import Clocks, Context
+from tidelog.broker.requests.context import Clocks, Context, Told
 from tidelog.broker.requests.delete_records import delete_records
 from tidelog.broker.requests.fetch import fetch
 from tidelog.broker.requests.flushed import flushed
 from tidelog.broker.requests.metadata import metadata
 from tidelog.broker.requests.offsets import epoch_ends, list_offsets
 from tidelog.broker.requests.produce import produce
+from tidelog.broker.requests.producer_ids import init_producer_id
+from tidelog.broker.requests.topics import hand_on
 from tidelog.controller.image import BrokerState, Image, PartitionState, TopicState
+from tidelog.protocol.errors import TidelogError
 from tidelog.protocol.io import Incoming
 from tidelog.protocol.messages import (
     ACKS_ALL,
+    CreateTopics,
     DeleteRecords,
+    DeleteTopics,
     EpochEnds,
     Fetch,
     Flushed,
+    InitProducerId,
     ListOffsets,
     Metadata,
     PartitionFetch,
@@ -59,6 +65,9 @@ HANDLERS: dict[type[Request], Callable[[Context, Incoming], None]] = {
     ListOffsets: list_offsets,
     EpochEnds: epoch_ends,
     DeleteRecords: delete_records,
+    InitProducerId: init_producer_id,
+    CreateTopics: hand_on,
+    DeleteTopics: hand_on,
 }
 
 
@@ -73,11 +82,16 @@ class Asked:
         self.connection = SimpleNamespace(context=None)
         self.answer: Any = None
         self.data = b""
+        self.refused: str | None = None
 
     def reply(self, message: Reply, *attachments: Any) -> None:
         assert self.answer is None, "answered twice"
         self.answer = message
         self.data = b"".join(bytes(piece) for piece in attachments)
+
+    def refuse(self, error: TidelogError) -> None:
+        assert self.refused is None, "refused twice"
+        self.refused = str(error)
 
     @property
     def waits(self) -> bool:
@@ -110,6 +124,8 @@ class Node:
         self.flushing: list[tuple[Partition, int]] = []
         self.deadlines: list[int] = []
         self.saves: list[Callable[[], None]] = []
+        self.asked: list[tuple[Request, int, Told]] = []
+        """What was asked of the controller of quorum epoch 7, and who is to be told."""
         self.proposals = 0
         image = self.image
         around = Surroundings(
@@ -142,6 +158,7 @@ class Node:
             clocks,
             lambda partition, size: self.flushing.append((partition, size)),
             self.saves.append,
+            lambda build, timeout_ms, told: self.asked.append((build(7), timeout_ms, told)),
         )
 
     def _propose_soon(self) -> None:

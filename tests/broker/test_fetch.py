@@ -1,5 +1,6 @@
 """Fetch, by followers and consumers: what is checked, what is answered and when (design 2.6, 2.11, 2.12, 2.13)."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -433,9 +434,7 @@ def test_the_hurry_ends_when_nobody_can_be_reading_nearby_any_more(racks: Node) 
 @pytest.fixture
 def adding(node: Node) -> Node:
     """Broker 3 is being added, and may take a batch a second."""
-    node.context = type(node.context)(
-        node.replicas, node.image, node.context.clocks, lambda *_: None, node.saves.append, Throttle(SIZE)
-    )
+    node.context = replace(node.context, throttle=Throttle(SIZE))
     node.adopt(isr=(1, 2), adding=(3,))
     for _ in range(5):
         node.produce(acks=1)
