@@ -363,6 +363,7 @@ class Broker:
             self.config.fetch,
             self._env.rng,
             self._flusher.appended,
+            self._flusher.save_log_starts_soon,
             self._membership.beat,
         )
 
@@ -377,6 +378,7 @@ class Broker:
             self._membership.heartbeats(self.replicas, self._clocks),
             self._ticks(),
             self._flusher.keep_checkpoints(),
+            self._flusher.keep_log_starts(),
             self._flusher.probe(),
             self._proposer.run(),
         ]
@@ -414,7 +416,7 @@ class Broker:
 
     def _save_log_starts(self, done: Callable[[], None]) -> None:
         async def save() -> None:
-            if await self._flusher.write(self.data.write_log_starts()):
+            if await self._flusher.save_log_starts():
                 done()
 
         self._spawn(save())

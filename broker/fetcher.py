@@ -77,6 +77,8 @@ class Follow(NamedTuple):
     rng: Random
     appended: Callable[[Partition, int], None]
     """Told of records and their size when they were appended: they are to be flushed, at once or some time."""
+    save_log_starts: Callable[[], None]
+    """Told when a log starts higher than is durable: the leader hears of it only then."""
     check_registration: Callable[[], None]
     """Told when a leader says that somebody newer has this broker's id."""
 
@@ -205,7 +207,7 @@ class Fetcher:
             current_leader_epoch=sent.asked.leader_epoch,
             last_fetched_epoch=sent.asked.last_fetched_epoch,
             durable_offset=log.durable_offset,
-            log_start=log.log_start,
+            log_start=sent.partition.saved_log_start,
         )
 
     async def _process(self, reply: FetchReply, data: Buffer, sent: dict[Place, _Sent]) -> None:
@@ -240,6 +242,8 @@ class Fetcher:
         if isinstance(left, Append):
             if len(piece):
                 self._follow.appended(partition, len(piece))
+            if partition.log.log_start > partition.saved_log_start:
+                self._follow.save_log_starts()
             self._follow.replicas.touched(place)
         elif isinstance(left, Wait):
             self._not_before[place] = self._follow.clocks.now_ms() + left.delay_ms

@@ -66,6 +66,7 @@ class Flusher:
         self._new_bytes = 0
         self._stopping = False
         self._woken = asyncio.Event()
+        self._log_starts_due = asyncio.Event()
 
     def appended(self, partition: Partition, size: int = 0) -> None:
         """Something was appended; in `group` mode it counts only when it is flushed."""
@@ -118,7 +119,29 @@ class Flusher:
             await self.write(self._replicas.data.write_high_watermarks(self.committed()))
             if rounds * settings.high_watermark_checkpoint_ms >= settings.log_start_checkpoint_ms:
                 rounds = 0
-                await self.write(self._replicas.data.write_log_starts())
+                await self.save_log_starts()
+
+    def save_log_starts_soon(self) -> None:
+        """A follower's log starts higher than is durable: its leader is not told before it is (ADR 0079)."""
+        self._log_starts_due.set()
+
+    async def keep_log_starts(self) -> None:
+        """Write down where logs start as soon as somebody waits for it; once for all that came meanwhile."""
+        while True:
+            await self._log_starts_due.wait()
+            self._log_starts_due.clear()
+            if not await self.save_log_starts():
+                await asyncio.sleep(_PROBE_S)
+                self._log_starts_due.set()
+
+    async def save_log_starts(self) -> bool:
+        """Write down where logs start; whether it is durable now."""
+        starts = [(p, p.log.log_start, p.begun_anew) for p in self._replicas.partitions.values()]
+        if not await self.write(self._replicas.data.write_log_starts()):
+            return False
+        for partition, start, begun_anew in starts:
+            partition.log_start_saved(start, begun_anew)
+        return True
 
     def committed(self) -> dict[TopicPartition, Offset]:
         """How far each replica knows that its partition is committed, led, followed or leaderless (KAFKA-1647)."""

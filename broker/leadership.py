@@ -13,7 +13,9 @@ What it keeps true (docs/REPLICATION.md; I-2 to I-5, I-14, I-16 to I-19):
   has not answered through the metadata log (KIP-497). So an unknown outcome is always safe.
 * The ISR itself changes by `adopt` alone: answers to a proposal end it or leave it, they never install one (D2).
 * A follower is proposed only with what it fetched in this leader epoch and this registration of its own (KIP-903),
-  and only from where this epoch began: the high watermark alone may be stale after an election (KAFKA-7128).
+  and only from where this epoch began: the high watermark alone may be stale after an election (KAFKA-7128);
+  and only when it has deleted durably what this leader has: its election would bring it back (ADR 0079).
+* A log that is empty above where mine starts is continued only where nothing is missing below it (ADR 0071).
 """
 
 from collections.abc import Callable, Iterable
@@ -27,6 +29,7 @@ from tidelog.protocol.errors import (
     InvalidRequest,
     InvalidUpdateVersion,
     NewLeaderElected,
+    OffsetOutOfRange,
     OperationNotAttempted,
     StaleBrokerEpoch,
     UnknownLeaderEpoch,
@@ -109,6 +112,7 @@ class Leadership:
         "_around",
         "_durable",
         "_end",
+        "_log_start",
         "_me",
         "_retry_at_ms",
         "_stage",
@@ -124,6 +128,7 @@ class Leadership:
         around: Surroundings,
         state: PartitionState,
         *,
+        log_start: Offset,
         end_offset: Offset,
         durable_offset: Offset,
         high_watermark: Offset,
@@ -135,6 +140,7 @@ class Leadership:
         self._me = around.me
         self._start = end_offset
         self._end = end_offset
+        self._log_start = log_start
         self._durable = durable_offset
         self._alter_seq = 0
         self._retry_at_ms = NEVER
@@ -183,10 +189,6 @@ class Leadership:
         """Whether it has the whole log, or had it not long ago."""
         known = self.followers[follower]
         return known.fetch_offset == self._end or now_ms - known.last_caught_up_ms <= self._around.lag_max_ms
-
-    def is_alive(self, follower: BrokerId) -> bool:
-        """Whether it lives by my image, be it that it has not fetched yet."""
-        return self._around.live_epoch(follower) is not None
 
     def eligible(self, follower: BrokerId) -> bool:
         """Whether it may be in the ISR: alive by my image, under the registration that it fetched with."""
@@ -243,6 +245,11 @@ class Leadership:
         self._end = end_offset
         return len(self.state.isr) == 1 and self._advance(now_ms)
 
+    def raise_log_start(self, log_start: Offset) -> None:
+        """My log now starts there: whoever joins must have deleted as much."""
+        assert self._log_start <= log_start <= self.high_watermark, (self._log_start, log_start, self)
+        self._log_start = log_start
+
     def flushed(self, durable_offset: Offset, now_ms: int) -> bool:
         """My log is on stable storage up to there."""
         self._durable = durable_offset
@@ -260,6 +267,23 @@ class Leadership:
         if broker_epoch < newest:
             raise StaleBrokerEpoch(
                 f"broker {follower} fetched under epoch {broker_epoch}, {newest} is registered"
+            )
+
+    def check_beginning(self, follower: BrokerId, broker_epoch: Epoch) -> None:
+        """Refuse an empty log that begins above mine, unless what is missing below it was deleted for good (ADR 0071).
+
+        A member has deleted it itself, and who was heard in this leader epoch had a last record that was compared
+        or began where I did; of anybody else's history nothing is known. It begins anew where my log starts. That
+        would harm a member, so a process that my image does not know yet is told to ask again.
+        """
+        known = self.followers[follower]
+        if self._around.registered_epoch(follower) != broker_epoch:
+            raise UnknownLeaderEpoch(f"broker {follower} is not known here yet under epoch {broker_epoch}")
+        heard = known.fetch_offset != NO_OFFSET and known.broker_epoch == broker_epoch
+        if not heard and follower not in self.maximal_isr and follower not in self.state.elr:
+            raise OffsetOutOfRange(
+                f"what broker {follower} lacks above {self._log_start} may be more than was deleted",
+                refetch_from=self._log_start,
             )
 
     def on_fetch(
@@ -368,6 +392,7 @@ class Leadership:
             self.pending is None
             and follower not in self.state.isr
             and known.ack_offset >= max(self.high_watermark, self._start)
+            and known.log_start >= self._log_start
             and now_ms >= self._retry_at_ms
             # While too few are in sync the high watermark stands still, and who left silently still reaches it.
             and now_ms - known.last_fetch_ms <= self._around.lag_max_ms

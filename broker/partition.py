@@ -103,6 +103,7 @@ class Partition:
         "_follower_hwm",
         "_heard_from_leader_ms",
         "_lag_max_ms",
+        "begun_anew",
         "followership",
         "leadership",
         "log",
@@ -110,6 +111,7 @@ class Partition:
         "name",
         "nearby_until_ms",
         "offline",
+        "saved_log_start",
         "state",
     )
 
@@ -123,6 +125,10 @@ class Partition:
         self.losses: list[Loss] = []
         self.nearby_until_ms = -1
         """Until when consumers may read from my followers because I have sent them there."""
+        self.saved_log_start = log.log_start
+        """The log start as it is on stable storage: what a follower reports, and a leader counts on (ADR 0079)."""
+        self.begun_anew = 0
+        """How often the log began anew: what was being saved before is not saved then."""
         self._follower_hwm = high_watermark
         self._heard_from_leader_ms: int | None = None
         self._lag_max_ms = 0
@@ -179,6 +185,7 @@ class Partition:
         self.leadership = Leadership(
             around,
             state,
+            log_start=self.log.log_start,
             end_offset=self.log.end_offset,
             durable_offset=self.log.durable_offset,
             high_watermark=self.high_watermark,
@@ -257,10 +264,9 @@ class Partition:
     ) -> Noted:
         """Take note of a follower's fetch, unless its log parts from mine."""
         leadership = self.led(fetch.current_leader_epoch, to_replica=True)
-        leadership.check_replica(follower, broker_epoch)
-        parts = check_place(self.log, fetch.fetch_offset, fetch.last_fetched_epoch)
+        parts = self._check_follower(leadership, fetch, follower, broker_epoch)
         if parts is not None:
-            return Noted(EpochEnd(*parts), news=False)
+            return Noted(parts, news=False)
         began = leadership.followers[follower].log_start
         moved = leadership.on_fetch(
             follower,
@@ -272,12 +278,23 @@ class Partition:
         )
         return Noted(None, news=moved or fetch.log_start != began)
 
-    def read_for_follower(self, fetch: PartitionFetch, max_bytes: int) -> Readable:
+    def _check_follower(
+        self, leadership: Leadership, fetch: PartitionFetch, follower: BrokerId, broker_epoch: Epoch
+    ) -> EpochEnd | None:
+        leadership.check_replica(follower, broker_epoch)
+        if fetch.last_fetched_epoch == NO_EPOCH and fetch.fetch_offset > self.log.log_start:
+            leadership.check_beginning(follower, broker_epoch)
+        parts = check_place(self.log, fetch.fetch_offset, fetch.last_fetched_epoch)
+        return EpochEnd(*parts) if parts is not None else None
+
+    def read_for_follower(
+        self, fetch: PartitionFetch, follower: BrokerId, broker_epoch: Epoch, max_bytes: int
+    ) -> Readable:
         """Everything there is from its offset on, as much as fits; all checks anew, for time has passed."""
         leadership = self.led(fetch.current_leader_epoch, to_replica=True)
-        parts = check_place(self.log, fetch.fetch_offset, fetch.last_fetched_epoch)
+        parts = self._check_follower(leadership, fetch, follower, broker_epoch)
         if parts is not None:
-            return Readable(EMPTY, NO_OFFSET, self.log.log_start, self.log.end_offset, EpochEnd(*parts))
+            return Readable(EMPTY, NO_OFFSET, self.log.log_start, self.log.end_offset, parts)
         data = self._read(fetch.fetch_offset, max_bytes, self.log.end_offset)
         return Readable(data, leadership.known_high_watermark, self.log.log_start, self.log.end_offset)
 
@@ -396,20 +413,30 @@ class Partition:
             self.log.append_as_follower(data, leader_epoch, wall_ms)
             return
         start = self.log.log_start
-        self.log.truncate_fully_and_start_at(read_header(data).base_offset)
+        self._begin_at(read_header(data).base_offset)
         try:
             self.log.append_as_follower(data, leader_epoch, wall_ms)
         except TidelogError:
-            self.log.truncate_fully_and_start_at(start)
+            self._begin_at(start)
             raise
         self.log.raise_log_start(start)
 
     def _start_at(self, step: StartAt) -> None:
         committed = self._follower_hwm
-        self.log.truncate_fully_and_start_at(step.offset)
+        self._begin_at(step.offset)
         self._follower_hwm = step.offset
         if step.loses_committed:
             self.losses.append(Loss(step.offset, committed))
+
+    def _begin_at(self, offset: Offset) -> None:
+        self.begun_anew += 1
+        self.log.truncate_fully_and_start_at(offset)
+        self.saved_log_start = offset  # the name of its first segment says so
+
+    def log_start_saved(self, offset: Offset, begun_anew: int) -> None:
+        """That log start is on stable storage, unless the log began anew since it was read."""
+        if begun_anew == self.begun_anew:
+            self.saved_log_start = max(self.saved_log_start, offset)
 
     def _truncate(self, step: Truncate, wall_ms: int) -> None:
         committed = self._follower_hwm
@@ -426,25 +453,26 @@ class Partition:
 
     @property
     def low_watermark(self) -> Offset:
-        """As leader: the log start that all have reached who live, or may lead without an unclean election.
+        """As leader: the log start that all have reached durably who may lead without an unclean election (ADR 0079).
 
-        Whoever of them has not fetched in this leader epoch may begin anywhere: then it is -1.
+        Whoever of them has not fetched in this leader epoch may begin anywhere: then it is -1, as where I do not
+        lead. Who joins them later has deleted as much (`Leadership`).
         """
         leadership = self.leadership
-        assert leadership is not None
-        state = leadership.state
-        needed = {*leadership.maximal_isr, *state.elr}
-        needed |= {replica for replica in leadership.followers if leadership.is_alive(replica)}
+        if leadership is None:
+            return NO_OFFSET
+        needed = leadership.maximal_isr | set(leadership.state.elr)
         starts = [known.log_start for replica, known in leadership.followers.items() if replica in needed]
         return min([self.log.log_start, *starts])
 
     def delete_before(self, offset: Offset) -> None:
         """As leader: records below `offset` are no longer wanted; -1 means everything committed."""
-        self.led(NO_EPOCH)
+        leadership = self.led(NO_EPOCH)
         wanted = self.high_watermark if offset == NO_OFFSET else offset
         if not 0 <= wanted <= self.high_watermark:
             raise OffsetOutOfRange(f"{self.name} is committed up to {self.high_watermark}, not {wanted}")
         self.log.raise_log_start(wanted)
+        leadership.raise_log_start(self.log.log_start)
 
 
 def _leading(state: PartitionState) -> Leading:

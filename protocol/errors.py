@@ -52,6 +52,11 @@ class OffsetOutOfRange(TidelogError, code=1):
     auto_offset_reset.
     """
 
+    def __init__(self, message: str = "", refetch_from: int = -1) -> None:
+        super().__init__(message)
+        self.refetch_from = refetch_from
+        """Where a replica is to empty its log and begin again; -1: nothing says that it must."""
+
 
 class CorruptMessage(TidelogError, code=2, retriable=True):
     """A batch does not match its checksum: it was damaged on the way or on a disk; send or fetch it again."""

@@ -1,7 +1,7 @@
 """DeleteRecords: where logs are to begin, answered when everybody begins there (design 2.15, I-76).
 
-"Everybody" is who may ever lead without an unclean election, and who lives: what a client was told to be deleted does
-not come back with another leader.
+"Everybody" is who may lead without an unclean election: ISR, ELR, and who is about to join. Who joins later has
+deleted as much by then. So what a client was told to be deleted does not come back with another leader (ADR 0079).
 """
 
 from dataclasses import dataclass

@@ -12,10 +12,15 @@ from typing import Final, cast
 
 from tidelog.broker.partition import Partition
 from tidelog.broker.requests.context import Context
-from tidelog.protocol.errors import FetchSessionIdNotFound, InvalidFetchSessionEpoch, TidelogError
+from tidelog.protocol.errors import (
+    FetchSessionIdNotFound,
+    InvalidFetchSessionEpoch,
+    OffsetOutOfRange,
+    TidelogError,
+)
 from tidelog.protocol.io import Incoming
 from tidelog.protocol.messages import Fetch, FetchReply, PartitionFetch, PartitionFetched
-from tidelog.protocol.types import NO_BROKER, BrokerId, Epoch
+from tidelog.protocol.types import NO_BROKER, NO_OFFSET, BrokerId, Epoch
 from tidelog.replication.sessions import Place, Session, Told
 
 FETCH_MAX_BYTES: Final = 10 << 20
@@ -200,9 +205,15 @@ class _Waiting:
             return self._read_for_follower(asked, room)
         except TidelogError as error:
             hint = self.context.leader(*where)
-            return PartitionFetched(
-                *where, error=error.code, message=str(error), current_leader=hint
-            ), NOTHING
+            refetch_from = error.refetch_from if isinstance(error, OffsetOutOfRange) else NO_OFFSET
+            refused = PartitionFetched(
+                *where,
+                error=error.code,
+                message=str(error),
+                refetch_from=refetch_from,
+                current_leader=hint,
+            )
+            return refused, NOTHING
 
     def _read_for_consumer(self, asked: PartitionFetch, room: int) -> tuple[PartitionFetched, memoryview]:
         partition, now_ms = self._partition(asked), self.context.clocks.now_ms()
@@ -226,12 +237,10 @@ class _Waiting:
 
     def _read_for_follower(self, asked: PartitionFetch, room: int) -> tuple[PartitionFetched, memoryview]:
         partition, now_ms = self._partition(asked), self.context.clocks.now_ms()
-        leadership = partition.led(asked.current_leader_epoch, to_replica=True)
-        leadership.check_replica(self.request.broker_id, self.request.broker_epoch)
         throttled = self._throttled(partition)
         if throttled:
             room = min(room, self.context.throttle_room(now_ms))
-        found = partition.read_for_follower(asked, room)
+        found = partition.read_for_follower(asked, self.request.broker_id, self.request.broker_epoch, room)
         if throttled and self.context.throttle is not None:
             self.context.throttle.spent(len(found.data))
         entry = PartitionFetched(

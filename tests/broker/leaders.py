@@ -52,6 +52,7 @@ class Led:
         end: Offset = 0,
         durable: Offset | None = None,
         hwm: Offset = 0,
+        log_start: Offset = 0,
         brokers: Brokers | None = None,
         now_ms: int = 0,
         **state: Any,
@@ -62,6 +63,7 @@ class Led:
         self.leader = Leadership(
             self.brokers.around(),
             PartitionState(bytes(16), 0, ids(replicas), ids(isr), BrokerId(1), **about),
+            log_start=log_start,
             end_offset=end,
             durable_offset=end if durable is None else durable,
             high_watermark=hwm,
@@ -81,7 +83,13 @@ class Led:
         return self
 
     def fetch(
-        self, follower: int, offset: Offset, *, durable: Offset = -1, broker_epoch: Epoch | None = None
+        self,
+        follower: int,
+        offset: Offset,
+        *,
+        durable: Offset = -1,
+        broker_epoch: Epoch | None = None,
+        log_start: Offset = 0,
     ) -> bool:
         who = BrokerId(follower)
         epoch = self.brokers.epochs[who] if broker_epoch is None else broker_epoch
@@ -90,7 +98,7 @@ class Led:
             broker_epoch=epoch,
             fetch_offset=offset,
             durable_offset=durable,
-            log_start=0,
+            log_start=log_start,
             now_ms=self.now_ms,
         )
 

@@ -10,7 +10,7 @@ import pytest
 from tests.broker.leaders import LAG_MAX_MS, Brokers, Led, ids
 from tidelog.broker.leadership import RETRY_MS
 from tidelog.protocol import errors
-from tidelog.protocol.errors import StaleBrokerEpoch, UnknownLeaderEpoch
+from tidelog.protocol.errors import OffsetOutOfRange, StaleBrokerEpoch, UnknownLeaderEpoch
 from tidelog.protocol.types import NO_EPOCH, BrokerId
 
 TWO, THREE = BrokerId(2), BrokerId(3)
@@ -190,6 +190,66 @@ def test_the_high_watermark_never_goes_back() -> None:
     led.fetch(2, 10)
     assert not led.fetch(2, 3)
     assert led.hwm == 10
+
+
+# ── where logs begin (ADR 0071, ADR 0079) ─────────────────────────────────────────────────────────────
+
+
+def test_who_has_not_deleted_what_the_leader_has_does_not_join() -> None:
+    """Its election would bring back what a client was told to be deleted."""
+    led = Led(isr=[1, 2], end=10, hwm=10, log_start=4)
+    led.fetch(3, 10, log_start=3)
+    assert led.proposed is None
+    led.fetch(3, 10, log_start=4)
+    assert led.proposed == (1, 2, 3)
+
+
+def test_who_joins_has_followed_the_deletions_since_the_election() -> None:
+    led = Led(isr=[1, 2], end=10, hwm=10)
+    led.leader.raise_log_start(6)
+    led.fetch(3, 10, log_start=5)
+    assert led.proposed is None
+
+
+def begins_anew_at(led: Led, broker_epoch: int) -> int | None:
+    """Where broker 3 is told to begin; None: it may begin where it says."""
+    try:
+        led.leader.check_beginning(THREE, broker_epoch)
+    except OffsetOutOfRange as refused:
+        return refused.refetch_from
+    return None
+
+
+def test_an_empty_log_that_is_not_known_begins_anew() -> None:
+    assert begins_anew_at(Led(isr=[1, 2], end=10, log_start=4), 30) == 4
+
+
+@pytest.mark.parametrize("state", [{"isr": [1, 3]}, {"isr": [1], "min_isr": 2, "elr": ids([3])}])
+def test_a_member_begins_where_it_says(state: dict[str, Any]) -> None:
+    """What it lacks, it has deleted itself."""
+    assert begins_anew_at(Led(**state, end=10, log_start=4), 30) is None
+
+
+def test_who_is_about_to_become_a_member_and_who_was_heard_begin_where_they_say() -> None:
+    led = Led(isr=[1, 2], end=10, log_start=4)
+    led.fetch(3, 8, log_start=4)
+    assert begins_anew_at(led, 30) is None
+    led.fetch(3, 10, log_start=4)
+    assert (led.proposed, begins_anew_at(led, 30)) == ((1, 2, 3), None)
+
+
+def test_what_another_process_was_heard_with_says_nothing_of_an_empty_log() -> None:
+    led = Led(isr=[1, 2], end=10, log_start=4)
+    led.fetch(3, 8, log_start=4)
+    led.brokers.registers(3)
+    assert begins_anew_at(led, 31) == 4
+
+
+@pytest.mark.parametrize("isr", [[1, 2], [1, 3]])
+def test_a_process_that_is_not_known_yet_asks_again(isr: list[int]) -> None:
+    """Beginning anew would harm a member."""
+    with pytest.raises(UnknownLeaderEpoch):
+        Led(isr=isr, end=10, log_start=4).leader.check_beginning(THREE, 31)
 
 
 # ── what counts in group mode (D7) ────────────────────────────────────────────────────────────────────

@@ -70,6 +70,7 @@ def expanding(plant: pytest.MonkeyPatch, **without: bool) -> None:
             (self.pending is None or not without.get("one_at_a_time", True))
             and follower not in self.state.isr
             and known.ack_offset >= floor
+            and (known.log_start >= self._log_start or not without.get("deleted", True))
             and (now_ms >= self._retry_at_ms or not without.get("patience", True))
             and (now_ms - known.last_fetch_ms <= LAG_MAX_MS or not without.get("heard", True))
             and self._around.live_epoch(follower) is not None
@@ -87,6 +88,16 @@ def a_stale_high_watermark_is_enough_to_join(plant: pytest.MonkeyPatch) -> None:
 
 def a_replica_below_the_high_watermark_joins(plant: pytest.MonkeyPatch) -> None:
     expanding(plant, hwm=False)
+
+
+def a_replica_that_has_deleted_less_joins(plant: pytest.MonkeyPatch) -> None:
+    """ADR 0079."""
+    expanding(plant, deleted=False)
+
+
+def any_empty_log_begins_anywhere(plant: pytest.MonkeyPatch) -> None:
+    """ADR 0071."""
+    plant.setattr(Leadership, "check_beginning", lambda *_: None)
 
 
 def another_process_of_the_same_broker_joins(plant: pytest.MonkeyPatch) -> None:
@@ -339,6 +350,8 @@ PLANTS: dict[str, Plant] = {
         for plant in (
             a_stale_high_watermark_is_enough_to_join,
             a_replica_below_the_high_watermark_joins,
+            a_replica_that_has_deleted_less_joins,
+            any_empty_log_begins_anywhere,
             another_process_of_the_same_broker_joins,
             a_proposal_is_replaced_before_it_is_decided,
             who_is_silent_joins,
@@ -371,7 +384,11 @@ PLANTS: dict[str, Plant] = {
 DIRECTED: dict[str, Callable[[], None]] = {
     "a_dropped_replica_is_as_caught_up_as_before": (
         sentences.test_a_replica_that_was_dropped_and_comes_back_empty_is_not_waited_for_either
-    )
+    ),
+    "a_replica_that_has_deleted_less_joins": (
+        sentences.test_who_has_not_deleted_what_the_leader_has_does_not_join
+    ),
+    "any_empty_log_begins_anywhere": sentences.test_an_empty_log_that_is_not_known_begins_anew,
 }
 """Where chance seldom finds it."""
 

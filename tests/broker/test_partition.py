@@ -7,7 +7,7 @@ import pytest
 from tests.broker.node import PLACE, Node, records
 from tidelog.broker.partition import Partition
 from tidelog.protocol.batch import stamp
-from tidelog.protocol.errors import DiskFull, NotLeaderOrFollower, StorageError
+from tidelog.protocol.errors import DiskFull, NotLeaderOrFollower, OffsetOutOfRange, StorageError
 from tidelog.replication.followership import Append, GoOffline, StartAt, Truncate, Wait
 from tidelog.storage.log import Log
 
@@ -183,3 +183,45 @@ def test_the_low_watermark_waits_for_the_dead_only_where_they_may_lead(node: Nod
     assert node.partition.low_watermark == 2
     node.adopt(isr=(1,), elr=(2, 3))
     assert node.partition.low_watermark == 0
+
+
+def test_the_low_watermark_does_not_wait_for_who_lives_and_is_no_member(node: Node) -> None:
+    """Before it joins it will have deleted as much (ADR 0079)."""
+    node.lead(isr=(1, 2))
+    node.produce(acks=1)
+    node.fetched(2, 1)
+    node.fetched(3, 0)
+    node.partition.delete_before(1)
+    node.fetched(2, 1, log_start=1)
+    assert node.partition.low_watermark == 1
+
+
+def test_a_log_start_counts_when_it_is_on_the_disk(partition: Partition) -> None:
+    """ADR 0079: else a kill brings back what a client was told to be deleted."""
+    partition.carry_out(Append(4, 3), b"", 0)
+    assert (partition.log.log_start, partition.saved_log_start) == (3, 0)
+    partition.log_start_saved(3, partition.begun_anew)
+    assert partition.saved_log_start == 3
+
+
+def test_a_log_that_begins_anew_begins_on_the_disk_as_well(partition: Partition) -> None:
+    partition.carry_out(StartAt(9), b"", 0)
+    assert partition.saved_log_start == 9
+
+
+def test_what_was_being_saved_before_a_log_began_anew_is_not_saved(partition: Partition) -> None:
+    partition.carry_out(Append(4, 3), b"", 0)
+    before = partition.begun_anew
+    partition.carry_out(StartAt(1), b"", 0)
+    partition.log_start_saved(3, before)
+    assert partition.saved_log_start == 1
+
+
+def test_an_empty_log_of_somebody_unknown_is_told_where_to_begin(node: Node) -> None:
+    """ADR 0071: what it lacks may be more than was deleted."""
+    node.lead(isr=(1, 2))
+    node.fill(3)
+    node.partition.delete_before(1)
+    entry = node.fetched(3, 2, last_epoch=-1, epoch=node.lead(isr=(1, 2)).leader_epoch).entry
+    assert (entry.error, entry.refetch_from) == (OffsetOutOfRange.code, 1)
+    assert node.fetched(3, 1, last_epoch=-1).error == 0

@@ -154,6 +154,7 @@ class Pair:
         self.leader.leadership = Leadership(
             self.brokers.around(new),
             self.state,
+            log_start=self.leader.log.log_start,
             end_offset=end,
             durable_offset=end,
             high_watermark=self.leader.hwm,
@@ -270,6 +271,7 @@ class Pair:
     def delete_before(self) -> None:
         known = self.leader.log
         known.log_start = self.rng.randint(known.log_start, max(self.leader.committed, known.log_start))
+        self.leadership.raise_log_start(known.log_start)
 
     # ── what must hold ────────────────────────────────────────────────────────────────────────────
 
