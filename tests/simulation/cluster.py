@@ -7,6 +7,7 @@ the run at that moment.
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -45,10 +46,18 @@ DEFAULTS: dict[str, Any] = {
 class Cluster:
     """One controller, `brokers` brokers, and what they are seen to do."""
 
-    def __init__(self, world: World, *, brokers: int = 3, config: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        world: World,
+        *,
+        brokers: int = 3,
+        config: dict[str, Any] | None = None,
+        racks: dict[int, str] | None = None,
+    ) -> None:
         self.world = world
         self.oracle = Oracle()
         self.config = QUICK if config is None else config
+        self.racks = racks or {}
         self.brokers: dict[int, Broker] = {}
         """The node of each broker's last life."""
         self._looked_at: dict[int, int] = {}
@@ -76,34 +85,49 @@ class Cluster:
     def start(self, number: int) -> None:
         """Start a broker's process, after a boot if its machine is dark."""
 
-        async def main(env: Environment) -> None:
-            config = BrokerConfig(
-                broker_id=BrokerId(number),
-                controllers=((1, self.controller.machine.address, CONTROLLER_PORT),),
-                host=env.address,
-                port=BROKER_PORT,
-                **self.config,
-            )
-            rng = Random(self.world.rng.getrandbits(64))
-            broker = Broker(
-                config,
-                BrokerEnvironment(
-                    env.directory,
-                    env.clock,
-                    env.boot_id,
-                    env.life,
-                    rng,
-                    lambda: rng.randbytes(16),
-                    nullcontext,
-                    env.halt,
-                ),
-            )
+        def made(broker: Broker) -> None:
             self.brokers[number] = broker
-            await broker.run()
 
         self.brokers.pop(number, None)
         self._looked_at.pop(number, None)
-        self.hosts[number].restart(main)
+        self.hosts[number].restart(partial(self.run_broker, number, made))
+
+    async def run_broker(self, number: int, made: Callable[[Broker], None], env: Environment) -> None:
+        """The main of a host that is this broker; `made` gets the node, to be looked at."""
+        config = BrokerConfig(
+            broker_id=BrokerId(number),
+            controllers=((1, self.controller.machine.address, CONTROLLER_PORT),),
+            host=env.address,
+            port=BROKER_PORT,
+            rack=self.racks.get(number, ""),
+            **self.config,
+        )
+        rng = Random(self.world.rng.getrandbits(64))
+        broker = Broker(
+            config,
+            BrokerEnvironment(
+                env.directory,
+                env.clock,
+                env.boot_id,
+                env.life,
+                rng,
+                lambda: rng.randbytes(16),
+                nullcontext,
+                env.halt,
+            ),
+        )
+        made(broker)
+        await broker.run()
+
+    def stop(self, number: int, seconds: float = 10) -> None:
+        """Stop a broker in order, and wait until its process has ended."""
+        host, broker = self.hosts[number], self.brokers[number]
+
+        async def ask() -> None:
+            broker.stop()
+
+        host.spawn(ask())
+        self.until(lambda: not host.alive, seconds)
 
     def alive(self) -> list[int]:
         """The brokers whose process runs and is not stopped."""

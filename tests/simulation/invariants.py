@@ -81,7 +81,7 @@ class Oracle:
             raise Violation(
                 f"MonotonicWatermark: {life} {partition} went back from {seen.high_watermark} to {high_watermark}"
             )
-        before = seen.high_watermark if seen is not None else log.log_start
+        before = max(seen.high_watermark, log.log_start) if seen is not None else log.log_start
         if high_watermark > before:
             # In one turn of its loop it may have moved its high watermark and lost its leadership.
             led = leads or (seen is not None and seen.leads)
