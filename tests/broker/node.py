@@ -101,6 +101,7 @@ class Asked:
     @property
     def entry(self) -> Any:
         """The answer's only partition."""
+        assert self.answer is not None, "it still waits"
         (entry,) = self.answer.partitions
         return entry
 

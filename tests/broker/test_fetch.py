@@ -400,12 +400,10 @@ def test_a_follower_that_has_not_heard_from_its_leader_shows_nothing(following: 
 
 def test_while_consumers_read_nearby_followers_hear_soon_what_is_committed(racks: Node) -> None:
     racks.consume(0, client_rack="r3")
-    asked = racks.follower_fetch(3, 2, session_epoch=0)
-    racks.wait(100)
-    session = {"session_id": asked.answer.session_id, "session_epoch": 1}
+    opened = racks.fetched(3, 2, session_epoch=0).answer.session_id
     racks.produce(acks=1)
     racks.fetched(2, 3)
-    asked = racks.follower_fetch(3, 3, **session)
+    asked = racks.follower_fetch(3, 3, session_id=opened, session_epoch=1)
     racks.turn()
     racks.wait(99)
     assert asked.waits
