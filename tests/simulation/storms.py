@@ -42,7 +42,7 @@ class Weather:
 
     seconds: float = 20.0
     partitions: int = 2
-    producers: int = 2
+    producers: int = 3
     consumers: int = 1
     config: tuple[tuple[str, str], ...] = ()
     """Settings of the topic."""
@@ -74,7 +74,7 @@ class Storm:
             self.kill_controller: 1,
             self.cut_off_controller: 1,
             self.kill_all: 0.3,
-            self.cut_off_leader: 4,
+            self.cut_off_leader: 6,
         }
         if weather.power_cuts:
             faults[self.cut_power] = 1
@@ -228,7 +228,7 @@ class Storm:
         if leaders:
             self.world.counts["leader cut off"] += 1
             leader = self.cluster.hosts[self.rng.choice(leaders)]
-            seconds = self.rng.uniform(0.5, 4)
+            seconds = self.rng.uniform(1.8, 4.5)
             for other in (*self.cluster.hosts.values(), self.cluster.controller):
                 if other is not leader:
                     self.world.network.partition(leader.name, other.name)
