@@ -15,8 +15,8 @@ What it keeps true (I-3, I-4, I-18, I-23, I-54), beyond what `image.flaw_of` say
   that was committed. `elect_unclean` is the exception, and says so in `unclean_epoch`.
 * While the ISR is below min_isr the high watermark stands still; so whoever leaves it then, or was in the ELR,
   still has everything and is in the ELR afterwards, unless it has lost data or is no replica any more.
-* Epochs: partition_epoch + 1 if anything differs; leader_epoch + 1 exactly if the leader or the loss of a replica
-  does (KAFKA-15021: not for the ISR alone).
+* Epochs: partition_epoch + 1 if anything differs; leader_epoch + 1 exactly if the leader, the loss of a replica or
+  the flush mode does (KAFKA-15021: not for the ISR alone).
 
 Functions, and nothing else: they are given an image and answer facts; nothing changes until those are committed.
 """
@@ -149,7 +149,12 @@ def _leader_of(
 def _numbered(p: PartitionState, then: PartitionState) -> PartitionState:
     if then == p:
         return p
-    led_anew = then.leader != p.leader or not set(p.replicas) <= set(then.replicas)
+    led_anew = (
+        then.leader != p.leader
+        or not set(p.replicas) <= set(then.replicas)
+        # Else a leader counts what was flushed in one mode as if it had been in the other (ADR 0073).
+        or then.flush_group != p.flush_group
+    )
     return replace(then, leader_epoch=p.leader_epoch + led_anew, partition_epoch=p.partition_epoch + 1)
 
 
@@ -232,13 +237,19 @@ def leave(
     broker: BrokerId,
     loss_of: Callable[[PartitionState], Loss | None] = lambda _: None,
 ) -> list[Fact]:
-    """The broker leaves every ISR; and every ELR too of partitions of which it has lost something."""
+    """The broker leaves every ISR; and every ELR too of partitions of which it has lost something.
+
+    Where it is only worth asking, and has lost everything, it is not even that any more (ADR 0077).
+    """
     indexes = image.indexes
+    waiting = indexes.leaderless & indexes.in_replicas.get(broker, set())
     facts: list[Fact] = []
-    for place in sorted(indexes.in_isr.get(broker, set()) | indexes.in_elr.get(broker, set())):
+    for place in sorted(indexes.in_isr.get(broker, set()) | indexes.in_elr.get(broker, set()) | waiting):
         p = image.partitions[place]
         loss = loss_of(p)
         if loss is None and broker not in p.isr:
+            continue
+        if broker not in (*p.isr, *p.elr) and not (loss and loss.everything and broker in p.last_known_elr):
             continue
         # It is not fenced yet, but must not be elected from the ELR that it has just entered.
         alive = alive_for(image, place, but=broker)
@@ -258,10 +269,15 @@ def unfence(image: Image, broker: BrokerId) -> list[Fact]:
         p = image.partitions[place]
         if broker in p.isr or (not p.isr and broker in p.elr):
             facts += _facts(p, change_in(image, p, p.isr, alive_for(image, place, and_also=broker)))
-        elif p.replicas == p.last_known_elr == (broker,):
-            # DECISIONS 5: what the only replica has left is all there will ever be, so nobody waits for more.
+        elif _without(p.replicas, p.adding) == p.last_known_elr == (broker,):
+            # DECISIONS 5: what the only replica has left is all there will ever be, so nobody waits for more. On
+            # another disk it is not worth asking (`leave`): the old one may be repaired (ADR 0077).
             facts += _facts(p, elect_unclean(p, broker))
     return facts
+
+
+def _without(replicas: tuple[BrokerId, ...], those: tuple[BrokerId, ...]) -> tuple[BrokerId, ...]:
+    return tuple(r for r in replicas if r not in those)
 
 
 def begin_shutdown(image: Image, broker: BrokerId) -> list[Fact]:
@@ -318,6 +334,12 @@ def set_min_isr(image: Image, place: Place, configured: int) -> list[Fact]:
     """`min.insync.replicas` has changed (D4): the record says so, and the ELR goes where the ISR now suffices."""
     p = image.partitions[place]
     return _facts(p, change(p, p.isr, alive_for(image, place), min_isr=configured))
+
+
+def set_flush_mode(image: Image, place: Place, *, flush_group: bool) -> list[Fact]:
+    """`flush.mode` has changed (ADR 0073): what counts is counted anew, in a leader epoch of its own."""
+    p = image.partitions[place]
+    return _facts(p, _numbered(p, replace(p, flush_group=flush_group)))
 
 
 def elect_preferred(image: Image, place: Place) -> list[Fact]:

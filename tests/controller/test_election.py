@@ -1,6 +1,7 @@
 """Who leads and who is in sync: the sentences of 4.6 to 4.8, one by one, and in random histories (KIP-966; I-3, I-4)."""
 
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -106,6 +107,58 @@ def test_the_only_replica_on_another_disk_waits_for_an_operator() -> None:
     assert book.state().leader == NO_BROKER
     book.carry_out(elect_anyway(book.image, PLACE))
     assert (book.state().leader, book.state().recovering) == (1, True)
+
+
+def the_only_replica_waits_for_an_operator_when_its_disk_is_replaced_after_a_crash(module: Any) -> None:
+    """ADR 0077: the crash alone would have let it lead; an empty disk must not, for the old one may be repaired."""
+    book = Book(partition((1,), replicas=(1,), min_isr=1))
+    book.carry_out(module.leave(book.image, ONE, lambda _: module.Loss(ONE)))
+    book.register(1)
+    book.carry_out(module.leave(book.image, ONE, lambda _: module.Loss(ONE, everything=True)))
+    book.register(1, disk="another")
+    book.carry_out(module.unfence(book.image, ONE))
+    assert (book.state().leader, book.state().last_known_elr) == (NO_BROKER, ())
+
+
+def the_only_replica_leads_with_what_it_has_left_also_while_its_partition_moves(module: Any) -> None:
+    """ADR 0077: who is still to come has nothing."""
+    book = Book(partition((1,), replicas=(1, 2), adding=(2,), min_isr=1))
+    book.carry_out(module.leave(book.image, ONE, lambda _: module.Loss(ONE)))
+    book.register(1)
+    book.carry_out(module.unfence(book.image, ONE))
+    assert (book.state().leader, book.state().recovering) == (1, True)
+
+
+def the_last_one_in_sync_leads_on_while_it_shuts_down_whatever_changes(module: Any) -> None:
+    """ADR 0077: deposed by a setting it would leave nobody, and with unclean recovery its records would go."""
+    book = Book(partition((1,), (2,)), fenced=(2,), live=(1, 3))
+    book.carry_out(module.begin_shutdown(book.image, ONE))
+    book.carry_out(module.leave(book.image, TWO, lambda _: module.Loss(TWO)))
+    book.carry_out(module.set_min_isr(book.image, PLACE, 3))
+    book.carry_out(module.set_flush_mode(book.image, PLACE, flush_group=True))
+    assert (book.state().leader, book.state().isr) == (1, (1,))
+
+
+def another_flush_mode_is_another_leader_epoch(module: Any) -> None:
+    """ADR 0073: leader and followers must mean the same by what is safe."""
+    book = Book(partition((1, 2)))
+    book.carry_out(module.set_flush_mode(book.image, PLACE, flush_group=True))
+    p = book.state()
+    assert (p.flush_group, p.leader, p.leader_epoch, p.isr) == (True, 1, 6, (1, 2))
+    assert module.set_flush_mode(book.image, PLACE, flush_group=True) == []
+
+
+RULES = (
+    the_only_replica_waits_for_an_operator_when_its_disk_is_replaced_after_a_crash,
+    the_only_replica_leads_with_what_it_has_left_also_while_its_partition_moves,
+    the_last_one_in_sync_leads_on_while_it_shuts_down_whatever_changes,
+    another_flush_mode_is_another_leader_epoch,
+)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_of_the_last_ones(rule: Callable[[Any], None]) -> None:
+    rule(election)
 
 
 def test_one_of_two_replicas_does_not_lead_with_what_it_has_left() -> None:
@@ -268,9 +321,13 @@ BUGS = (
     Bug("the dead are elected from the isr", "if r in isr and alive(r)), staying", "if r in isr), staying"),
     Bug("the elr goes before the isr", "if leader == NO_BROKER and not isr:", "if elr:"),
     Bug("anybody is elected", "next(filter(alive, elr), NO_BROKER)", "next(filter(alive, p.replicas), NO_BROKER)"),
-    Bug("a new leader in the old epoch", "led_anew = then.leader != p.leader or", "led_anew ="),
+    Bug("a new leader in the old epoch", "then.leader != p.leader\n        or not", "not"),
     Bug("a new epoch for another isr", "leader_epoch=p.leader_epoch + led_anew", "leader_epoch=p.leader_epoch + 1"),
     Bug("who is fenced is elected at once", "        alive = alive_for(image, place, but=broker)\n        facts", "        alive = alive_for(image, place)\n        facts"),
+    Bug("another disk is worth asking", "indexes.in_elr.get(broker, set()) | waiting", "indexes.in_elr.get(broker, set())"),
+    Bug("who comes is waited for", "_without(p.replicas, p.adding)", "p.replicas"),
+    Bug("another flush mode in the old epoch", "        or then.flush_group != p.flush_group\n", ""),
+    Bug("who shuts down is deposed", " alive(r)), staying)", " alive(r)), NO_BROKER)"),
     Bug("who lost data stays in an elr of others", "if loss is None and broker not in p.isr", "if broker not in p.isr"),
     Bug("unclean and not told", "        unclean_epoch=epoch,\n", ""),
     Bug("the elr survives an unclean election", "        isr=(leader,),\n        elr=(),", "        isr=(leader,),"),
@@ -291,4 +348,5 @@ BUGS = (
 def test_a_planted_bug_is_found(bug: Bug) -> None:
     module = planted(election, bug)
     found = any(fails(partial(check, module, case)) for case in CASES)
+    found = found or any(fails(partial(rule, module)) for rule in RULES)
     assert found or any(fails(partial(histories, module, range(seed, seed + 1))) for seed in range(SEEDS))
