@@ -405,9 +405,9 @@ class Broker:
         for partition in partitions:
             following, state = partition.followership, partition.state
             if following is not None and state is not None and state.flush_group:
-                told = PartitionFlushed(
-                    state.topic_id, state.index, following.leading.leader_epoch, partition.log.durable_offset
-                )
+                log, leader_epoch = partition.log, following.leading.leader_epoch
+                last_epoch = log.epochs.epoch_of(log.durable_offset - 1)
+                told = PartitionFlushed(*state.place, leader_epoch, log.durable_offset, last_epoch)
                 by_leader.setdefault(following.leading.leader, []).append(told)
         for leader, told_all in by_leader.items():
             known = self._fetchers.get(leader)

@@ -25,6 +25,7 @@ from tidelog.protocol.errors import (
     DamagedLog,
     InvalidRecord,
     InvalidRequiredAcks,
+    LeaderNotAvailable,
     NotEnoughReplicas,
     NotLeaderOrFollower,
     OffsetNotAvailable,
@@ -100,6 +101,7 @@ class Partition:
     """A replica, and what it is now."""
 
     __slots__ = (
+        "_flush_first",
         "_follower_hwm",
         "_heard_from_leader_ms",
         "_lag_max_ms",
@@ -129,6 +131,8 @@ class Partition:
         """The log start as it is on stable storage: what a follower reports, and a leader counts on (ADR 0079)."""
         self.begun_anew = 0
         """How often the log began anew: what was being saved before is not saved then."""
+        self._flush_first: Offset = 0
+        """Nothing is served as leader before the log is durable up to here."""
         self._follower_hwm = high_watermark
         self._heard_from_leader_ms: int | None = None
         self._lag_max_ms = 0
@@ -192,6 +196,9 @@ class Partition:
             now_ms=now_ms,
         )
         self.followership = None
+        # Its high watermark it earned as a follower, which need not have flushed (ADR 0073).
+        unclean = state.unclean_epoch == state.leader_epoch
+        self._flush_first = self.log.end_offset if unclean and state.flush_group else 0
 
     def _follow(self, state: PartitionState) -> None:
         """Nothing is cut here: where the logs part, the leader will say (2.16)."""
@@ -216,6 +223,8 @@ class Partition:
             check_leader_epoch(believed_epoch, self.state.leader_epoch, must_say=to_replica)
         if self.leadership is None:
             raise NotLeaderOrFollower(self._who_leads())
+        if self.log.durable_offset < self._flush_first:
+            raise LeaderNotAvailable(f"{self.name}: this leader was elected uncleanly and flushes first")
         return self.leadership
 
     def _who_leads(self) -> str:

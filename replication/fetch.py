@@ -19,6 +19,12 @@ def check_leader_epoch(believed: Epoch, mine: Epoch, *, must_say: bool = False) 
     raise UnknownLeaderEpoch(f"the request was made in leader epoch {believed}, this broker knows of {mine}")
 
 
+def is_prefix(log: Log, end: Offset, last_epoch: Epoch) -> bool:
+    """Whether a log that ends there, with a record of that epoch, is one that this log continues (ADR 0073)."""
+    found = log.epochs.end_offset_for(last_epoch, log.end_offset)
+    return last_epoch != NO_EPOCH and found.epoch == last_epoch and end <= found.end
+
+
 def check_place(log: Log, fetch_offset: Offset, last_fetched_epoch: Epoch) -> EpochEnd | None:
     """Where the reader's log parts from this one; None: nowhere, and `fetch_offset` is a place in it."""
     if fetch_offset < log.log_start:

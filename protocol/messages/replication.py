@@ -39,6 +39,9 @@ class PartitionFlushed(Entry, frozen=True):
     durable_offset: Offset
     """What the follower has on stable storage, as an end."""
 
+    last_epoch: Epoch = NO_EPOCH
+    """The epoch of the last record below it: those of another history count for nothing; -1: ignored."""
+
 
 class Flushed(Request, frozen=True, tag=80):
     """A follower's disk has caught up: told at once, so that nobody waits for its next fetch."""

@@ -5,7 +5,7 @@ import pytest
 from tests.storage.logs import Host, batch
 from tidelog.protocol.errors import FencedLeaderEpoch, OffsetOutOfRange, UnknownLeaderEpoch
 from tidelog.protocol.types import NO_EPOCH
-from tidelog.replication.fetch import check_leader_epoch, check_place
+from tidelog.replication.fetch import check_leader_epoch, check_place, is_prefix
 from tidelog.storage.log import Log
 
 
@@ -42,6 +42,25 @@ def test_a_client_may_say_nothing_and_a_replica_may_not() -> None:
     check_leader_epoch(NO_EPOCH, 7)
     with pytest.raises(FencedLeaderEpoch):
         check_leader_epoch(NO_EPOCH, 7, must_say=True)
+
+
+# ── what was flushed (ADR 0073) ───────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("end", "epoch", "is_so"),
+    [
+        (6, 6, True),
+        (4, 4, True),
+        (3, 1, True),
+        (4, 1, False),  # more of an epoch than I have
+        (5, 5, False),  # an epoch that I have nothing of
+        (2, 9, False),
+        (2, NO_EPOCH, False),  # not said
+    ],
+)
+def test_what_was_flushed_counts_when_it_is_the_leaders(end: int, epoch: int, is_so: bool) -> None:
+    assert is_prefix(LEADER, end, epoch) is is_so
 
 
 # ── the place (7, 9 and 10) ───────────────────────────────────────────────────────────────────────────
