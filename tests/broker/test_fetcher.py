@@ -1,0 +1,158 @@
+"""What a fetcher makes of an answer: it counts for who asked, and one partition's trouble is its own."""
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.broker.node import PLACE, TOPIC_ID, Node
+from tests.broker.test_partition import at
+from tidelog.broker.fetcher import Fetcher, FetchSettings, Follow, _Sent
+from tidelog.broker.partition import Partition
+from tidelog.protocol.bounds import Bounds
+from tidelog.protocol.errors import DiskFull, FencedLeaderEpoch, StaleBrokerEpoch, UnknownLeaderEpoch
+from tidelog.protocol.limits import DEFAULT
+from tidelog.protocol.messages import EpochEnd, FetchReply, PartitionFetched
+from tidelog.protocol.types import BrokerId
+from tidelog.replication.sessions import Place
+from tidelog.storage.log import Log
+
+OTHER: Place = (TOPIC_ID, 1)
+
+
+class Following:
+    """Broker 1 follows broker 2 with two partitions, and has asked for both."""
+
+    def __init__(self) -> None:
+        self.node = Node()
+        self.appended: list[tuple[Partition, int]] = []
+        self.called: list[str] = []
+        for place in (PLACE, OTHER):
+            self.node.follow(2, place=place)
+        self.fetcher = Fetcher(
+            BrokerId(2),
+            Follow(
+                self.node.replicas,
+                self.node.context.clocks,
+                lambda _: None,
+                Bounds(DEFAULT),
+                FetchSettings(),
+                Random(1),
+                lambda partition, size: self.appended.append((partition, size)),
+                lambda: self.called.append("save"),
+                lambda: self.called.append("check"),
+            ),
+        )
+        self.ask()
+
+    def ask(self) -> None:
+        """As a fetch does before it is sent."""
+        self.sent: dict[Place, _Sent] = {}
+        for place, partition in self.fetcher._ready().items():
+            assert partition.followership is not None
+            asked = partition.followership.ask(partition.view())
+            self.sent[place] = _Sent(partition, partition.followership, asked)
+
+    def hear(self, *entries: PartitionFetched, data: bytes = b"") -> None:
+        """The answer comes; nothing in it has to be waited for."""
+        processing = self.fetcher._process(FetchReply(entries), data, self.sent)
+        with pytest.raises(StopIteration):
+            processing.send(None)
+
+    def partition(self, place: Place = PLACE) -> Partition:
+        return self.node.replicas.partitions[place]
+
+    def shows(self, place: Place = PLACE) -> bool:
+        """Whether consumers may read from this replica."""
+        asked = self.node.consume(0, place=place, client_rack="r", epoch=0, wait_ms=0)
+        return not asked.error
+
+
+def entry(place: Place = PLACE, **fields: Any) -> PartitionFetched:
+    return PartitionFetched(*place, **{"high_watermark": 0, "log_start": 0, **fields})
+
+
+def test_records_are_appended_and_to_be_flushed() -> None:
+    following, batch = Following(), at(0, 3)
+    following.hear(entry(records_size=len(batch), high_watermark=2), data=batch)
+    assert following.partition().high_watermark == 2
+    assert following.appended == [(following.partition(), len(batch))]
+
+
+def test_an_answer_to_an_older_leadership_says_nothing() -> None:
+    following, batch = Following(), at(0)
+    following.node.follow(3)
+    following.hear(entry(records_size=len(batch)), data=batch)
+    assert following.partition().log.end_offset == 0
+    assert not following.shows()
+
+
+def test_silence_in_a_session_means_that_there_is_nothing_new() -> None:
+    following = Following()
+    following.hear()
+    assert following.shows()
+    assert following.shows(OTHER)
+
+
+def test_silence_about_another_leadership_means_nothing() -> None:
+    following = Following()
+    following.node.follow(3, epoch=1)
+    following.hear()
+    assert following.partition()._heard_from_leader_ms is None
+
+
+def test_where_the_logs_part_the_log_is_cut() -> None:
+    following, batch = Following(), at(0, 3)
+    following.hear(entry(records_size=len(batch)), data=batch)
+    following.node.follow(2)
+    following.ask()
+    following.hear(entry(diverging=EpochEnd(0, 0), high_watermark=-1))
+    assert following.partition().log.end_offset == 0
+
+
+def test_trouble_with_one_partition_is_none_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    following, batch = Following(), at(0, 3)
+    following.hear(entry(records_size=len(batch)), data=batch)
+    following.node.follow(2)
+    following.ask()
+
+    def full(*_: Any) -> None:
+        raise DiskFull("planted")
+
+    monkeypatch.setattr(Log, "truncate_to", full)
+    other = entry(OTHER, records_size=len(batch))
+    following.hear(entry(diverging=EpochEnd(0, 0), high_watermark=-1), other, data=batch)
+    assert following.partition(OTHER).log.end_offset == 3
+    assert list(following.fetcher._ready()) == [OTHER]
+    following.node.wait(1000)
+    assert set(following.fetcher._ready()) == {PLACE, OTHER}
+
+
+def test_who_is_behind_its_leader_asks_again_later() -> None:
+    following = Following()
+    following.hear(entry(error=UnknownLeaderEpoch.code))
+    assert list(following.fetcher._ready()) == [OTHER]
+    following.node.wait(100)
+    assert set(following.fetcher._ready()) == {PLACE, OTHER}
+
+
+def test_an_old_leadership_is_asked_for_no_more_until_there_is_a_new_one() -> None:
+    following = Following()
+    following.hear(entry(error=FencedLeaderEpoch.code))
+    following.node.wait(60_000)
+    assert list(following.fetcher._ready()) == [OTHER]
+    following.node.follow(2)
+    assert set(following.fetcher._ready()) == {PLACE, OTHER}
+
+
+def test_who_hears_of_a_newer_process_with_its_id_asks_the_controller() -> None:
+    following = Following()
+    following.hear(entry(error=StaleBrokerEpoch.code))
+    assert following.called == ["check"]
+
+
+def test_a_log_start_that_was_raised_is_saved_before_it_is_told() -> None:
+    following, batch = Following(), at(0, 3)
+    following.hear(entry(records_size=len(batch), high_watermark=3, log_start=2), data=batch)
+    assert following.called == ["save"]
+    assert following.partition().log.log_start == 2
