@@ -2,6 +2,10 @@
 
 One request in flight; what an answer means is decided by each partition's `Followership`, carried out by the
 `Partition`. An answer counts only for the followership that asked: whatever was adopted meanwhile wins (I-21).
+
+An answer counts once (ADR 0078): only what the outstanding call returns is processed, beside what it was asked with;
+a call that is given up takes its connection with it, and with that whatever may still arrive on it. The leader hears
+fetches in order (ADR 0071): each has a number, for an old connection may still deliver what it held back.
 """
 
 import asyncio
@@ -177,6 +181,7 @@ class Fetcher:
             sent[place] = _Sent(partition, followership, followership.ask(partition.view()))
             wanted[place] = self._entry(place, sent[place])
         asking = self._session.ask(wanted)
+        self._follow.replicas.fetches_sent += 1
         request = Fetch(
             settings.max_wait_ms,
             settings.min_bytes,
@@ -187,6 +192,7 @@ class Fetcher:
             forget=asking.forget,
             broker_id=self._follow.replicas.around.me,
             broker_epoch=self._follow.replicas.around.my_epoch,
+            fetch_seq=self._follow.replicas.fetches_sent,
         )
         timeout_ms = settings.max_wait_ms + settings.timeout_ms
         reply, data = await connection.call(request, timeout_ms=timeout_ms)

@@ -18,7 +18,7 @@ from tidelog.broker.leadership import Surroundings
 from tidelog.broker.partition import Partition
 from tidelog.controller.image import PartitionState
 from tidelog.protocol.errors import DiskFull, StorageError, UnknownTopicId
-from tidelog.protocol.types import BrokerId, TopicId, TopicPartition
+from tidelog.protocol.types import NO_EPOCH, BrokerId, Epoch, TopicId, TopicPartition
 from tidelog.replication.delayed import Delayed, Operation
 from tidelog.replication.sessions import FetchSessions, Place
 from tidelog.storage.data_directory import DataDirectory
@@ -64,6 +64,10 @@ class Replicas:
         self.sessions = FetchSessions()
         self.lease_until_ms = -1
         """On the clock that goes on while the machine sleeps; compared when a request is handled (2.14)."""
+        self.fetches_sent = 0
+        """By all fetchers of this process: each fetch has a number of its own."""
+        self._fetches_heard: dict[BrokerId, tuple[Epoch, int]] = {}
+        """The last fetch of each follower: its process, and its number."""
         self.proposing: dict[Place, Partition] = {}
         """Where a leader wants another ISR and has not been answered."""
         self.nearby_until_ms = -1
@@ -178,6 +182,18 @@ class Replicas:
                 if partition.leadership.tick(now_ms):
                     self.touched(place)
                 self.look_at(partition)
+
+    def hears(self, follower: BrokerId, broker_epoch: Epoch, fetch_seq: int) -> bool:
+        """Whether this is the latest fetch of that process; an older one was held back by a connection given up.
+
+        It may say that the follower has what it has given up since, by beginning anew (ADR 0071).
+        """
+        process, latest = self._fetches_heard.get(follower, (NO_EPOCH, 0))
+        if process == broker_epoch and 0 < fetch_seq <= latest:
+            return False
+        if fetch_seq and process <= broker_epoch:  # an older process is told so, partition by partition
+            self._fetches_heard[follower] = broker_epoch, fetch_seq
+        return True
 
     # ── what requests ask for ─────────────────────────────────────────────────────────────────────
 

@@ -35,6 +35,10 @@ def fetch(context: Context, incoming: Incoming) -> None:
     request = cast("Fetch", incoming.message)
     consumer = request.broker_id == NO_BROKER
     try:
+        if not (
+            consumer or context.replicas.hears(request.broker_id, request.broker_epoch, request.fetch_seq)
+        ):
+            raise InvalidFetchSessionEpoch(f"fetch {request.fetch_seq} comes after a later one")
         session = context.replicas.sessions.take(
             request.session_id,
             request.session_epoch,

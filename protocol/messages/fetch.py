@@ -183,3 +183,7 @@ class Fetch(Request, frozen=True, tag=18):
 
     broker_epoch: BrokerEpoch = NO_EPOCH
     """The follower's registration."""
+
+    fetch_seq: Number = 0
+    """Grows with every fetch of a follower's process, over all its connections; a smaller one than was heard last is
+    refused, for it comes late. 0: not said."""

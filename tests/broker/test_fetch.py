@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.broker.node import PLACE, Asked, Node, records
+from tidelog.broker.replicas import Replicas
 from tidelog.protocol.errors import (
     FencedLeaderEpoch,
     FetchSessionIdNotFound,
@@ -456,3 +457,34 @@ def test_a_replica_in_sync_is_never_throttled(adding: Node) -> None:
     assert len(adding.follower_fetch(2, 0).data) == 5 * SIZE
     adding.adopt(isr=(1, 2, 3))
     assert len(adding.follower_fetch(3, 0).data) == 5 * SIZE
+
+
+# ── in order (ADR 0071) ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_fetch_that_was_held_back_is_not_heard() -> None:
+    """Its follower may have begun anew since: what it said it has is gone."""
+    node = Node()
+    node.lead(isr=(1, 2))
+    node.fill(2)
+    assert node.fetched(3, 0, fetch_seq=8).answer.error == 0
+    assert node.fetched(3, 2, fetch_seq=7).answer.error == InvalidFetchSessionEpoch.code
+    assert node.fetched(3, 0, fetch_seq=8).answer.error == InvalidFetchSessionEpoch.code
+    leadership = node.partition.leadership
+    assert leadership is not None
+    assert leadership.followers[BrokerId(3)].fetch_offset == 0
+
+
+def test_another_process_begins_to_count_again() -> None:
+    node = Node()
+    node.lead()
+    node.fetched(3, 0, fetch_seq=8)
+    assert node.fetched(3, 0, fetch_seq=1, broker_epoch=31).answer.error == 0
+    assert node.fetched(3, 0, fetch_seq=9).error == StaleBrokerEpoch.code
+    assert node.fetched(3, 0, fetch_seq=1, broker_epoch=31).answer.error == InvalidFetchSessionEpoch.code
+
+
+def test_hearing_fetches_in_any_order_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Replicas, "hears", lambda *_: True)
+    with pytest.raises(AssertionError):
+        test_a_fetch_that_was_held_back_is_not_heard()
