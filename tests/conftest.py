@@ -1,6 +1,12 @@
-"""How every test runs: Hypothesis without stop-watches, because a busy machine is not a bug."""
+"""How every test runs: Hypothesis without stop-watches, because a busy machine is not a bug, and Ctrl-C as usual."""
+
+import signal
 
 from hypothesis import settings
 
 settings.register_profile("tidelog", deadline=None, print_blob=True)
 settings.load_profile("tidelog")
+
+# A shell starts its background jobs with SIGINT ignored, and programs inherit that from whoever starts them: a test
+# that interrupts a program would wait for ever. With a handler here, what tests start has the default again.
+signal.signal(signal.SIGINT, signal.default_int_handler)
