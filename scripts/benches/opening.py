@@ -256,4 +256,4 @@ ROWS = (
     Row("... longest stall of the loop", "ms", "small stall", goal=_STALL),
     Row("... longest step", "ms", "small step"),
 )
-BENCH = Bench("opening", "opening a log after its process ended (wall time)", ROWS, _begin, rounds_max=3)
+BENCH = Bench("opening", "opening a log after its process ended (wall time)", ROWS, _begin, rounds_max=5)
