@@ -1,6 +1,6 @@
 """The benches there are, in the order of the page that explains them (docs/performance.md)."""
 
-from scripts.benches import append, codec, command, frames, machines, many, opening, read, rpc
+from scripts.benches import append, codec, command, frames, machines, many, opening, read, rpc, steps
 from scripts.benches.measure import Bench
 
 BENCHES: tuple[Bench, ...] = (
@@ -12,5 +12,6 @@ BENCHES: tuple[Bench, ...] = (
     opening.BENCH,
     command.BENCH,
     machines.BENCH,
+    steps.BENCH,
     many.BENCH,
 )
