@@ -233,8 +233,9 @@ class Flow:
     def _deliver(self, payload: bytes, kind: Kind) -> None:
         target = self.target
         if target.closed:
-            # The end of a connection that this side has closed as well is no news.
-            if not self._abandoned and not (kind == "end" and self.source.closed):
+            # A reset is never answered, or two that have both forgotten the connection would go on for ever; and the
+            # end of a connection that this side has closed as well is no news.
+            if not self._abandoned and kind != "reset" and not (kind == "end" and self.source.closed):
                 target.refuse()
         elif kind == "reset":
             target.fail(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))

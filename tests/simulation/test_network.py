@@ -212,6 +212,20 @@ def test_a_write_to_a_closed_peer_is_answered_with_a_reset(world: World) -> None
     assert isinstance(pair.client.lost[0], ConnectionResetError)
 
 
+def test_two_that_have_both_forgotten_their_connection_fall_silent(pair: Pair) -> None:
+    connection = pair.connection
+    for end in (pair.client, pair.server):
+        end.transport.write(b"crossing")
+    for end in (pair.client, pair.server):
+        end.transport.close()
+    pair.world.run_for(10)
+    assert connection.client.closed
+    assert connection.server.closed
+    steps = pair.world.steps
+    pair.world.run_for(60)
+    assert pair.world.steps == steps
+
+
 def test_a_reset_on_the_way_breaks_both_ends(pair: Pair) -> None:
     pair.connection.reset()
     pair.world.run_for(1)
