@@ -11,7 +11,7 @@ What it keeps true:
   is skipped, for a node that skips a fact believes in another cluster than the rest.
 * A batch holds at most 10,000 facts in 1 MiB; a larger operation is split so that every prefix of it is safe.
 
-Control batches (who leads the quorum, who votes) carry no facts: they are the quorum's own.
+Who leads the quorum and who votes are facts like all others, and what an elected controller writes first.
 """
 
 from collections.abc import Sequence
@@ -245,6 +245,42 @@ class FeatureChanged(Fact, frozen=True, tag=12):
     """Its level; 0: it is not used."""
 
 
+class LeaderElected(Fact, frozen=True, tag=20):
+    """A controller leads the metadata log: the first thing that it writes."""
+
+    leader_id: BrokerId
+    """The controller, by its id among controllers."""
+
+    epoch: Epoch
+    """The quorum's epoch that it leads."""
+
+    granted_by: Brokers = ()
+    """Who has voted for it, itself included."""
+
+
+class Voter(Struct, array_like=True, frozen=True, gc=False):
+    """A controller that votes, with the disk on which it remembers what it has promised."""
+
+    id: BrokerId
+    """Its id among controllers."""
+
+    directory_id: Uuid
+    """Its disk."""
+
+    host: Name
+    """Where the others reach it."""
+
+    port: Port
+    """Its port."""
+
+
+class VotersNamed(Fact, frozen=True, tag=23):
+    """Whose votes and whose logs count from now on: with another disk a controller is not one of them."""
+
+    voters: tuple[Voter, ...]
+    """Every voter, by id."""
+
+
 FACTS: Final[tuple[type[Fact], ...]] = (
     ClusterInitialized,
     BrokerRegistered,
@@ -258,6 +294,8 @@ FACTS: Final[tuple[type[Fact], ...]] = (
     ProducerIdsTaken,
     NothingHappened,
     FeatureChanged,
+    LeaderElected,
+    VotersNamed,
 )
 """Every fact there is."""
 

@@ -32,6 +32,7 @@ from tidelog.controller.facts import (
     ConfigChanged,
     Fact,
     FeatureChanged,
+    LeaderElected,
     NothingHappened,
     PartitionChanged,
     PartitionCreated,
@@ -40,6 +41,8 @@ from tidelog.controller.facts import (
     ProducerIdsTaken,
     TopicCreated,
     TopicRemoved,
+    Voter,
+    VotersNamed,
     decode_facts,
 )
 from tidelog.protocol.batch import read_header
@@ -197,6 +200,7 @@ class Image:
         "partitions",
         "topic_ids",
         "topics",
+        "voters",
     )
 
     def __init__(self) -> None:
@@ -213,6 +217,8 @@ class Image:
         self.configs: dict[ConfigKey, str] = {}
         self.features: dict[str, int] = {}
         self.next_producer_id = 0
+        self.voters: tuple[Voter, ...] = ()
+        """The quorum; empty in a cluster that has not been told of."""
         self.indexes = Indexes()
         self._seen = _Seen()
 
@@ -272,6 +278,8 @@ class Image:
         facts: list[Fact] = []
         if self.cluster_id is not None:
             facts.append(ClusterInitialized(self.cluster_id, self.created_ms, self.format))
+        if self.voters:
+            facts.append(VotersNamed(self.voters))
         for broker in sorted(self.brokers.values(), key=lambda broker: broker.epoch):
             facts.append(_registration(broker))
             if not broker.fenced or broker.shutting_down or broker.offline:
@@ -419,6 +427,16 @@ class Image:
         self.features[fact.name] = fact.level
         if not fact.level:
             del self.features[fact.name]
+
+    @apply.register
+    def _voters_named(self, fact: VotersNamed) -> None:
+        ids = [voter.id for voter in fact.voters]
+        _require(bool(ids) and ids == sorted(set(ids)), fact, "voters are named once each, by id")
+        self.voters = fact.voters
+
+    @apply.register
+    def _leader_elected(self, fact: LeaderElected) -> None:
+        """Its epoch is its batch's; that it stands there is all that it says."""
 
     @apply.register
     def _nothing_happened(self, fact: NothingHappened) -> None:

@@ -30,6 +30,7 @@ from tidelog.protocol.messages.shapes import (
     Size,
     Text,
     TopicId,
+    Uuid,
 )
 from tidelog.protocol.types import NO_BROKER, NO_EPOCH, NO_OFFSET
 
@@ -69,6 +70,9 @@ class PartitionFetch(Entry, frozen=True):
 
     log_start: Offset = NO_OFFSET
     """The follower's own log start; -1 from consumers."""
+
+    high_watermark: Offset = NO_OFFSET
+    """What a reader of the metadata log knows to be committed: when there is more, the answer does not wait."""
 
 
 class AbortedTransaction(Entry, frozen=True):
@@ -187,3 +191,6 @@ class Fetch(Request, frozen=True, tag=18):
     fetch_seq: Number = 0
     """Grows with every fetch of a follower's process, over all its connections; a smaller one than was heard last is
     refused, for it comes late. 0: not said."""
+
+    directory_id: Uuid | None = None
+    """The disk of a controller that reads the metadata log: then `broker_id` is its id among controllers."""

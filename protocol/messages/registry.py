@@ -22,6 +22,7 @@ from tidelog.protocol.messages.fetch import Fetch
 from tidelog.protocol.messages.metadata import Metadata
 from tidelog.protocol.messages.offsets import DeleteRecords, EpochEnds, ListOffsets
 from tidelog.protocol.messages.produce import InitProducerId, Produce
+from tidelog.protocol.messages.quorum import BeginEpoch, DescribeQuorum, EndEpoch, FetchSnapshot, Vote
 from tidelog.protocol.messages.replication import AlterPartition, Flushed
 from tidelog.protocol.messages.shapes import Reply, Request
 
@@ -75,6 +76,11 @@ REQUESTS: Final[dict[int, type[Request]]] = _by_tag(
         RegisterBroker,
         BrokerHeartbeat,
         AllocateProducerIds,
+        DescribeQuorum,
+        Vote,
+        BeginEpoch,
+        EndEpoch,
+        FetchSnapshot,
     )
 )
 """Every request by its tag."""

@@ -41,6 +41,8 @@ TABLE = {
     10: "ProducerIdsTaken",
     11: "NothingHappened",
     12: "FeatureChanged",
+    20: "LeaderElected",
+    23: "VotersNamed",
 }
 """The table of 4.1, in the past tense."""
 

@@ -13,10 +13,13 @@ from tidelog.controller.facts import (
     ConfigChanged,
     Fact,
     FeatureChanged,
+    LeaderElected,
     NothingHappened,
     ProducerIdsTaken,
     TopicCreated,
     TopicRemoved,
+    Voter,
+    VotersNamed,
     encode_facts,
 )
 from tidelog.controller.image import Image, Indexes, PartitionState, flaw_of
@@ -221,3 +224,18 @@ FLAWS: dict[str, PartitionState] = {
 def test_a_state_that_contradicts_itself_is_noticed(state: PartitionState) -> None:
     assert flaw_of(SOUND) is None
     assert flaw_of(state) is not None
+
+
+def test_the_voters_are_in_the_image_and_in_its_copy() -> None:
+    book = Book()
+    voters = tuple(
+        Voter(BrokerId(number), bytes([number]) * 16, "127.0.0.1", 9100 + number) for number in (1, 2)
+    )
+    book.say(LeaderElected(BrokerId(2), 1, (BrokerId(1), BrokerId(2))), VotersNamed(voters))
+    assert book.image.voters == book.image.copy().voters == voters
+
+
+def test_voters_are_named_once_and_in_their_order() -> None:
+    twice = tuple(Voter(BrokerId(1), bytes([number]) * 16, "127.0.0.1", 9101) for number in (1, 2))
+    with pytest.raises(InconsistentMetadata, match="once each"):
+        Book().say(VotersNamed(twice))
