@@ -78,7 +78,7 @@ class Vote(Request, frozen=True, tag=112):
     """The epoch of the candidate's last batch; -1: its log is empty."""
 
     end_offset: Offset
-    """Where the candidate's log ends, on stable storage."""
+    """Where the candidate's log ends."""
 
     pre_vote: Flag = False
     """Whether it only asks if it could win: nobody's epoch or vote changes by it."""
