@@ -160,6 +160,12 @@ class Indexes:
             indexes.enter(state)
         return indexes
 
+    def copy(self) -> "Indexes":
+        """The same, to go on by itself."""
+        by_broker = (self.in_isr, self.in_elr, self.in_replicas)
+        copies = [{broker: set(places) for broker, places in index.items()} for index in by_broker]
+        return Indexes(*copies, set(self.leaderless))
+
     def enter(self, state: PartitionState) -> None:
         """A partition has this state."""
         for index, brokers in self._of(state):
@@ -266,11 +272,13 @@ class Image:
         raise NotImplementedError(fact)
 
     def copy(self) -> "Image":
-        """Another image that says the same, to try decisions on."""
+        """Another image that says the same, to try decisions on: it shares the values, which never change."""
         twin = Image()
-        for fact in self.facts():
-            twin.apply(fact)
-        twin.end_offset, twin._seen = self.end_offset, _Seen()
+        for name in ("end_offset", "cluster_id", "created_ms", "format", "next_producer_id", "voters"):
+            setattr(twin, name, getattr(self, name))
+        for name in ("brokers", "topics", "topic_ids", "partitions", "configs", "features"):
+            setattr(twin, name, dict(getattr(self, name)))
+        twin.indexes = self.indexes.copy()
         return twin
 
     def facts(self) -> list[Fact]:
