@@ -162,9 +162,11 @@ class Indexes:
 
     def copy(self) -> "Indexes":
         """The same, to go on by itself."""
-        by_broker = (self.in_isr, self.in_elr, self.in_replicas)
-        copies = [{broker: set(places) for broker, places in index.items()} for index in by_broker]
-        return Indexes(*copies, set(self.leaderless))
+        isr, elr, replicas = (
+            {broker: set(places) for broker, places in index.items()}
+            for index in (self.in_isr, self.in_elr, self.in_replicas)
+        )
+        return Indexes(isr, elr, replicas, set(self.leaderless))
 
     def enter(self, state: PartitionState) -> None:
         """A partition has this state."""
