@@ -1,7 +1,8 @@
 """Clients of a simulated cluster, and the history of what they were told.
 
 Small on purpose: the product's client takes their place. A producer numbers its batches and repeats one until it
-knows what became of it; a consumer reads everything from the beginning, again and again.
+knows what became of it; a consumer reads everything from the beginning, again and again. Who deletes records says
+so only of what it was told to be deleted.
 
     acknowledged   told that it is committed
     unknown        sent, and never told: it may be there, once
@@ -19,6 +20,7 @@ from tidelog.protocol.bounds import Bounds
 from tidelog.protocol.errors import (
     DuplicateSequenceNumber,
     InvalidProducerEpoch,
+    OffsetOutOfRange,
     OutOfOrderSequenceNumber,
     TidelogError,
     UnknownProducerId,
@@ -27,10 +29,17 @@ from tidelog.protocol.io import Connection, connect
 from tidelog.protocol.limits import DEFAULT
 from tidelog.protocol.messages import (
     ACKS_ALL,
+    EARLIEST,
+    DeleteBefore,
+    DeleteRecords,
+    DeleteRecordsReply,
     Fetch,
     FetchReply,
+    ListOffsets,
+    ListOffsetsReply,
     Metadata,
     MetadataReply,
+    OffsetQuery,
     PartitionFetch,
     PartitionProduce,
     Produce,
@@ -40,7 +49,7 @@ from tidelog.protocol.messages import (
     split_attachment,
 )
 from tidelog.protocol.records import decode, encode
-from tidelog.protocol.types import Buffer, Offset
+from tidelog.protocol.types import NO_OFFSET, Buffer, Offset
 from tidelog.replication.sessions import Place
 
 Address = tuple[str, int]
@@ -72,6 +81,44 @@ class History:
     contradictions: list[str] = field(default_factory=list)
     committed: Callable[[Place], Offset] = lambda _: 1 << 62
     """How far a partition is known to be committed, by who sees it all."""
+    deleted: Callable[[Place, Offset], None] = lambda _place, _offset: None
+    """Who sees it all is told of a deletion that was acknowledged."""
+    now_s: Callable[[], float] = lambda: 0.0
+    """The time, one for all clients."""
+    lease_s: float = 0.0
+    """How long a leader that was hidden from its controller may still serve what was deleted (DECISIONS 3)."""
+    asked: dict[Place, Offset] = field(default_factory=dict)
+    """The largest offset below which somebody wanted records deleted."""
+    deletions: list[tuple[float, Place, Offset]] = field(default_factory=list)
+    """Those that were acknowledged, and when."""
+    forgiven: int = 0
+    """How often disks have lost their log starts."""
+
+    def wants_deleted(self, place: Place, offset: Offset) -> int:
+        """A client is about to ask for it; what it is to show when it was told that it is done."""
+        self.asked[place] = max(self.asked.get(place, 0), 1 << 62 if offset == NO_OFFSET else offset)
+        return self.forgiven
+
+    def was_deleted(self, place: Place, offset: Offset, ticket: int) -> None:
+        """A client was told so; what a disk may have lost since it asked counts for nothing."""
+        if ticket == self.forgiven:
+            self.deletions.append((self.now_s(), place, offset))
+            self.deleted(place, offset)
+
+    def forgive(self) -> None:
+        """A disk has lost its log starts: what was deleted until now may come back."""
+        self.forgiven += 1
+        self.deletions.clear()
+
+    def floor(self, place: Place) -> Offset:
+        """Where a read that begins now begins at the earliest: deleted records stay deleted (I-76, ADR 79)."""
+        before = self.now_s() - self.lease_s
+        return max((to for at, where, to in self.deletions if where == place and at < before), default=0)
+
+    def was_out_of_range(self, place: Place, offset: Offset) -> None:
+        """A consumer was told so: only of what somebody wanted deleted (I-77)."""
+        if offset >= self.asked.get(place, 0):
+            self.contradictions.append(f"offset {offset} was out of range and never deleted (I-77)")
 
     def saw(self, place: Place, offset: Offset, value: bytes) -> None:
         """A consumer was given this."""
@@ -82,10 +129,14 @@ class History:
         if before != value:
             self.contradictions.append(f"offset {offset} was read as {before!r} and as {value!r} (I-68)")
 
-    def check(self, final: dict[Place, dict[Offset, bytes]]) -> list[str]:
-        """What contradicts the records that are there at the end."""
+    def check(
+        self, final: dict[Place, dict[Offset, bytes]], starts: dict[Place, Offset] | None = None
+    ) -> list[str]:
+        """What contradicts the records that are there at the end; below `starts` they may be deleted."""
         wrong = list(self.contradictions)
+        starts = starts or {}
         for place, records in final.items():
+            start = starts.get(place, 0)
             times = Counter(records.values())
             wrong += [
                 f"{value!r} is there {count} times (I-69)" for value, count in times.items() if count > 1
@@ -95,7 +146,8 @@ class History:
             for sent in self.sent:
                 if sent.place != place:
                     continue
-                if sent.offset >= 0 and records.get(sent.offset) != sent.value:
+                gone = sent.offset < start and sent.offset not in records
+                if sent.offset >= 0 and not gone and records.get(sent.offset) != sent.value:
                     wrong.append(f"acknowledged {sent.value!r} is not at {sent.offset} (I-1, I-74)")
                 if sent.value in where:
                     if where[sent.value] < last.get(sent.producer, -1):
@@ -105,6 +157,7 @@ class History:
             f"{value!r} was read at offset {offset} and is not there (I-70)"
             for (place, offset), value in self.read.items()
             if final.get(place, {}).get(offset) != value
+            and (offset >= starts.get(place, 0) or offset in final.get(place, {}))
         ]
         return wrong
 
@@ -217,7 +270,7 @@ async def _deliver(client: Client, topic: str, place: Place, batch: bytes, recor
 
 
 async def consume(client: Client, topic: str, *, stop: asyncio.Event) -> None:
-    """Read everything from the beginning, over and over; offsets must grow without a gap."""
+    """Read everything from the beginning, over and over; offsets must grow without a gap but for what is deleted."""
     while topic not in client.places:
         await client.trouble(topic)
     while not stop.is_set():
@@ -226,6 +279,7 @@ async def consume(client: Client, topic: str, *, stop: asyncio.Event) -> None:
         for _ in range(client.rng.randrange(1, 20)):
             address = await client.leader(topic, place)
             ask = Fetch(100, 1, 4096, (PartitionFetch(place[0], place[1], offset, 4096),))
+            floor = client.history.floor(place)
             try:
                 reply, data = await client.ask(address, ask)
             except TidelogError as error:
@@ -234,11 +288,18 @@ async def consume(client: Client, topic: str, *, stop: asyncio.Event) -> None:
                 continue
             assert isinstance(reply, FetchReply), reply
             entry = reply.partitions[0]
+            if entry.error == OffsetOutOfRange.code:
+                client.history.was_out_of_range(place, offset)
+                offset = max(offset, await _beginning(client, address, place))
             if entry.error:
                 client.history.errors[str(entry.error)] += 1
                 await client.trouble(topic, place)
                 continue
             (piece,) = split_attachment(memoryview(data), reply.partitions)
+            if len(piece) and offset < floor:
+                client.history.contradictions.append(
+                    f"offset {offset} was read, {floor} was deleted (I-76, ADR 79)"
+                )
             offset = _take(client, place, piece, offset)
         await asyncio.sleep(client.rng.uniform(0.01, 0.3))
 
@@ -255,3 +316,51 @@ def _take(client: Client, place: Place, piece: memoryview, offset: Offset) -> Of
             client.history.saw(place, found, value)
             offset = found + 1
     return offset
+
+
+async def _beginning(client: Client, address: Address, place: Place) -> Offset:
+    """Where a partition begins now, as far as its leader says."""
+    try:
+        reply, _ = await client.ask(address, ListOffsets((OffsetQuery(*place, EARLIEST),)))
+    except TidelogError as error:
+        client.history.errors[error.name()] += 1
+        return 0
+    assert isinstance(reply, ListOffsetsReply), reply
+    found = reply.partitions[0]
+    if found.error:
+        client.history.errors[str(found.error)] += 1
+        return 0
+    if found.offset > client.history.asked.get(place, 0):
+        client.history.contradictions.append(
+            f"{found.offset} is the beginning and nobody asked for it (I-77)"
+        )
+    return found.offset
+
+
+async def delete(client: Client, topic: str, *, stop: asyncio.Event, per_s: float) -> None:
+    """Delete some of what is committed, now and then."""
+    while topic not in client.places:
+        await client.trouble(topic)
+    while not stop.is_set():
+        await asyncio.sleep(client.rng.expovariate(per_s))
+        place = client.rng.choice(client.places[topic])
+        committed = client.history.committed(place)
+        start = min(client.history.asked.get(place, 0), committed)
+        offset = NO_OFFSET if client.rng.random() < 0.05 else client.rng.randint(start, committed)
+        if stop.is_set() or offset == 0:
+            continue
+        address = await client.leader(topic, place)
+        ticket = client.history.wants_deleted(place, offset)
+        try:
+            reply, _ = await client.ask(address, DeleteRecords((DeleteBefore(*place, offset),), 2000))
+        except TidelogError as error:
+            client.history.errors[error.name()] += 1
+            await client.trouble(topic, place)
+            continue
+        assert isinstance(reply, DeleteRecordsReply), reply
+        answer = reply.partitions[0]
+        if answer.error:
+            client.history.errors[str(answer.error)] += 1
+            await client.trouble(topic, place)
+        else:
+            client.history.was_deleted(place, answer.low_watermark, ticket)

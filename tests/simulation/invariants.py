@@ -7,6 +7,8 @@ because it saw each leader move its high watermark, and compares everything else
     LeaderCompleteness   I-3             who leads the newest epoch holds every committed record
     OneLeaderPerEpoch    I-11, I-44      a leader epoch belongs to one life of one broker
     MonotonicWatermark   I-6, I-76       a replica's high watermark goes back only with an unclean election
+    DeletedRecords       I-76, ADR 79    a process's log start never goes back, and who leads the newest epoch begins
+                                         behind everything that a client was told to be deleted
     OrderOfOffsets       I-38            log start <= high watermark <= end of the log, recovery <= durable <= end
     PureEpochs           I-12            the epoch cache is what the batches say
     MatchingLogs         I-10            same offset and epoch: same bytes
@@ -39,6 +41,10 @@ class Committed:
     batches: dict[Offset, bytes] = field(default_factory=dict)
     leaders: dict[Epoch, Life] = field(default_factory=dict)
     newest_epoch: Epoch = -1
+    deleted: Offset = 0
+    """A client was told that everything below is deleted."""
+    unseen: list[tuple[Offset, Offset]] = field(default_factory=list)
+    """Committed and deleted in one turn of a leader's loop, before anybody could look."""
 
 
 @dataclass(slots=True)
@@ -49,6 +55,7 @@ class Seen:
     end: Offset
     leads: bool
     partition_epoch: int
+    log_start: Offset
 
 
 class Oracle:
@@ -70,7 +77,8 @@ class Oracle:
         seen = self._seen.get((life, place))
         state = partition.state
         partition_epoch = state.partition_epoch if state is not None else -1
-        if seen is not None and seen == Seen(high_watermark, log.end_offset, leads, partition_epoch):
+        now = Seen(high_watermark, log.end_offset, leads, partition_epoch, log.log_start)
+        if seen is not None and seen == now:
             return
         self.looks += 1
         self._order_of_offsets(life, partition)
@@ -90,7 +98,8 @@ class Oracle:
             self.counts["truncations"] += 1
         if state is not None:
             self._count_isr(place, partition_epoch, len(state.isr))
-        self._seen[life, place] = Seen(high_watermark, log.end_offset, leads, partition_epoch)
+        self._deleted_stays_deleted(life, partition, known, seen)
+        self._seen[life, place] = now
 
     def _count_isr(self, place: Place, partition_epoch: int, size: int) -> None:
         newest, before = self._isrs.get(place, (-1, 0))
@@ -103,6 +112,16 @@ class Oracle:
         """How far the partition is committed."""
         known = self.committed.get(place)
         return known.end if known is not None else 0
+
+    def deletion_acknowledged(self, place: Place, offset: Offset) -> None:
+        """A client was told that everything below is deleted."""
+        known = self.committed.setdefault(place, Committed())
+        known.deleted = max(known.deleted, offset)
+
+    def forgive_deletions(self) -> None:
+        """A disk has lost its log starts: what it deleted may come back, until it is deleted once more (1.5)."""
+        for known in self.committed.values():
+            known.deleted = 0
 
     def acknowledged(self, place: Place, offset: Offset, value: bytes) -> None:
         """A producer was told that its record is committed."""
@@ -148,6 +167,16 @@ class Oracle:
                 )
             self._same_bytes(life, partition, known, partition.log.log_start, known.end)
 
+    def _deleted_stays_deleted(
+        self, life: Life, partition: Partition, known: Committed, seen: Seen | None
+    ) -> None:
+        start = partition.log.log_start
+        if seen is not None and start < seen.log_start and not self._unclean:
+            raise Violation(f"DeletedRecords: {life} {partition} began at {seen.log_start} before")
+        leads_now = partition.leadership is not None and partition.leader_epoch >= known.newest_epoch
+        if leads_now and start < known.deleted and not self._unclean:
+            raise Violation(f"DeletedRecords: {life} {partition} leads, {known.deleted} was deleted")
+
     def _watermark_moved(
         self, life: Life, partition: Partition, known: Committed, before: Offset, *, led: bool
     ) -> None:
@@ -161,7 +190,10 @@ class Oracle:
             )
         if not known.batches:
             known.start = known.end = max(known.end, partition.log.log_start)
-        for offset, batch in _batches(partition.log, known.end, reached):
+        start = max(known.end, partition.log.log_start)
+        if start > known.end:
+            known.unseen.append((known.end, start))
+        for offset, batch in _batches(partition.log, start, reached):
             known.batches[offset] = batch
         known.end = reached
 
@@ -172,6 +204,8 @@ class Oracle:
             return
         for offset, batch in _batches(partition.log, start, end):
             if offset >= known.start and known.batches.get(offset) != batch and offset < known.end:
+                if offset not in known.batches and any(a <= offset < b for a, b in known.unseen):
+                    continue
                 raise Violation(
                     f"CommittedRecords: {life} {partition} differs at offset {offset} from what was committed"
                 )
