@@ -1,0 +1,101 @@
+"""What a controller has promised, on its disk: `quorum-state` (design 4.12).
+
+    {"version":1,"epoch":7,"leader_id":2,"voted_id":1,"voted_directory_id":"<32 hex>","crc":"1a2b3c4d"}
+
+-1 and null stand for nobody. What it keeps true (I-45): the file is durable when `write` returns, whole after any
+crash, and never trusted when a byte of it is not what was written. A controller that has a log but does not know
+what it has promised must not vote, or an epoch could have two leaders: it does not start.
+"""
+
+from typing import Final
+
+import msgspec
+
+from tidelog.controller.quorum import QuorumState
+from tidelog.protocol.errors import CorruptCheckpoint, UnsupportedFormat
+from tidelog.protocol.types import BrokerId, Epoch
+from tidelog.storage.files import Directory, read_whole, write_whole
+from tidelog.storage.seal import JSON
+
+QUORUM_STATE: Final = "quorum-state"
+VERSION: Final = 1
+
+
+class _Fields(msgspec.Struct, forbid_unknown_fields=True):
+    version: int
+    epoch: int
+    leader_id: int
+    voted_id: int
+    voted_directory_id: str | None
+
+
+class _Version(msgspec.Struct):
+    version: int
+
+
+class Ballot:
+    """The file, and what it holds."""
+
+    __slots__ = ("_directory", "state")
+
+    def __init__(self, directory: Directory, state: QuorumState) -> None:
+        self._directory = directory
+        self.state = state
+        """What is durable."""
+
+    @classmethod
+    def read(cls, directory: Directory, log_epoch: Epoch) -> "Ballot":
+        """At a start. `log_epoch` is that of the metadata log's last batch, -1 if it has none.
+
+        A log that has seen a newer epoch than the file says that the file's promises are over.
+        """
+        where = f"{directory.path}/{QUORUM_STATE}"
+        way_out = "move the data directory away, and this controller will follow the others without a vote"
+        try:
+            content = read_whole(directory, QUORUM_STATE)
+        except FileNotFoundError:
+            if log_epoch >= 0:
+                raise CorruptCheckpoint(
+                    f"{where} is missing, and there is a metadata log: {way_out}"
+                ) from None
+            return cls(directory, QuorumState())
+        state = decode_state(content, where)
+        if state is None:
+            raise CorruptCheckpoint(f"{where} is not what was written: {way_out}")
+        return cls(directory, state if state.epoch >= log_epoch else QuorumState(log_epoch))
+
+    def write(self, state: QuorumState) -> None:
+        """Make it durable, if it is news. Raises `OSError`: then nobody knows what is on the disk."""
+        assert state.epoch >= self.state.epoch, (state, self.state)
+        if state != self.state:
+            write_whole(self._directory, QUORUM_STATE, encode_state(state))
+            self.state = state
+
+
+def encode_state(state: QuorumState) -> bytes:
+    """The file that says this."""
+    voted = state.voted_directory_id
+    fields = _Fields(VERSION, state.epoch, state.leader_id, state.voted_id, voted.hex() if voted else None)
+    return JSON.seal(msgspec.json.encode(fields)[:-1])  # without its closing brace: the seal has it
+
+
+def decode_state(content: bytes, where: str) -> QuorumState | None:
+    """What the file says; None when it is not what was written. A newer tidelog's is refused."""
+    body = JSON.unseal(content)
+    if body is None:
+        return None
+    try:
+        version = msgspec.json.decode(body + b"}", type=_Version).version
+        if version > VERSION:
+            raise UnsupportedFormat(f"{where} is of version {version}, this tidelog reads {VERSION}")
+        fields = msgspec.json.decode(body + b"}", type=_Fields)
+        voted = fields.voted_directory_id
+        state = QuorumState(
+            fields.epoch,
+            BrokerId(fields.leader_id),
+            BrokerId(fields.voted_id),
+            bytes.fromhex(voted) if voted is not None else None,
+        )
+    except (msgspec.MsgspecError, ValueError):
+        return None
+    return state if encode_state(state) == content else None
