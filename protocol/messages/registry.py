@@ -10,6 +10,16 @@ from typing import Final, TypeVar
 
 from msgspec.inspect import StructType, type_info
 
+from tidelog.protocol.messages.admin import (
+    AlterConfigs,
+    AlterReassignments,
+    CreatePartitions,
+    DescribeConfigs,
+    ElectLeaders,
+    GetReplicaLogInfo,
+    ListReassignments,
+    UnregisterBroker,
+)
 from tidelog.protocol.messages.cluster import (
     AllocateProducerIds,
     BrokerHeartbeat,
@@ -81,6 +91,14 @@ REQUESTS: Final[dict[int, type[Request]]] = _by_tag(
         BeginEpoch,
         EndEpoch,
         FetchSnapshot,
+        CreatePartitions,
+        AlterConfigs,
+        DescribeConfigs,
+        ElectLeaders,
+        AlterReassignments,
+        ListReassignments,
+        UnregisterBroker,
+        GetReplicaLogInfo,
     )
 )
 """Every request by its tag."""
