@@ -48,6 +48,7 @@ NODES: Final = frozenset(
         "broker/membership.py",
         "broker/proposer.py",
         "controller/controller.py",
+        "controller/following.py",
         "controller/observer.py",
     }
 )

@@ -10,8 +10,9 @@ from tests.controller.book import named
 from tests.simulation.one_controller import ControllerConfig, OneController
 from tests.storage.logs import Host
 from tidelog.broker.broker import Environment
+from tidelog.controller.following import Address, FollowingConfig
 from tidelog.controller.image import Changes
-from tidelog.controller.observer import Address, Observer, ObserverConfig
+from tidelog.controller.observer import Observer
 from tidelog.controller.topics import TopicDefaults
 from tidelog.protocol.messages import (
     AlterPartition,
@@ -34,7 +35,7 @@ PATIENT = ControllerConfig(
     session_timeout_ms=60_000, idle_ms=100, fast_fencing=False, topics=TopicDefaults(replication_factor=1)
 )
 """Fences nobody while a test lasts."""
-PATIENCE = ObserverConfig(
+PATIENCE = FollowingConfig(
     fetch_max_wait_ms=100, fetch_timeout_ms=600, connect_timeout_ms=300, retry_ms=10, retry_max_ms=100
 )
 

@@ -10,7 +10,7 @@ from tests.controller.nodes import Member
 from tests.simulation.metadata_storm import MetadataStorm, an_epoch_that_was_lost, metadata_storm
 from tests.simulation.one_controller import OneController
 from tidelog.controller.image import Changes
-from tidelog.replication.followership import Append, Followership, Step
+from tidelog.protocol.types import BrokerId, Epoch, Offset
 from tidelog.testing.simulation.seeds import run_seed
 from tidelog.testing.simulation.world import World
 
@@ -68,14 +68,12 @@ class BelievesWhatItHasRead(Member):
     def begin(self) -> None:
         super().begin()
         observer = self.observer
-        append = observer._append
+        fetched = observer.fetched
 
-        def believe(followership: Followership, step: Append, data: memoryview) -> Step:
-            result = append(followership, step, data)
-            observer.high_watermark = observer.log.end_offset
-            return result
+        def believe(controller: BrokerId, epoch: Epoch, _: Offset) -> None:
+            fetched(controller, epoch, observer.log.end_offset)
 
-        observer._append = believe  # type: ignore[method-assign, assignment]
+        observer.fetched = believe  # type: ignore[method-assign]
 
 
 class TellsTwice(Member):

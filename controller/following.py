@@ -1,0 +1,301 @@
+"""Following the metadata log: ask who leads, connect, fetch, append, cut what was not committed (design 4.12, 4.14).
+
+    run ──► whom to ask ──► connect ──► fetch ──► append, truncate ──► tell the copy what is committed
+               ▲                          │
+               └── silence, another leader, the connection ended
+
+A broker follows it to know the cluster, a controller that does not lead to keep it: both by the rules of
+`replication.followership`, as for any partition. What differs is the `Copy`.
+
+What it keeps true (I-44): the copy is cut only above what was known to be committed; anything else, and whatever a
+newer tidelog wrote, ends `run` with an error. Whoever runs it stops its node then.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Final, Protocol, TypeAlias
+
+from tidelog.controller.facts import METADATA, METADATA_TOPIC_ID
+from tidelog.protocol.bounds import Bounds
+from tidelog.protocol.errors import (
+    ConnectionFailed,
+    CorruptMessage,
+    DiskFull,
+    FencedLeaderEpoch,
+    InconsistentMetadata,
+    InvalidAppend,
+    NotLeaderOrFollower,
+    TidelogError,
+    UnknownLeaderEpoch,
+)
+from tidelog.protocol.io import Connection, connect
+from tidelog.protocol.messages import (
+    Fetch,
+    FetchReply,
+    Hello,
+    PartitionFetch,
+    PartitionFetched,
+    split_attachment,
+)
+from tidelog.protocol.types import NO_BROKER, BrokerId, Buffer, Epoch, Offset
+from tidelog.replication.followership import (
+    Append,
+    Asked,
+    Followership,
+    GoOffline,
+    Leading,
+    LogView,
+    Step,
+    Truncate,
+    Wait,
+)
+from tidelog.storage.log import Log
+
+logger = logging.getLogger(__name__)
+
+Address: TypeAlias = tuple[str, int]
+"""Host and port."""
+
+READ_BYTES: Final = 1 << 20
+_NOT_HERE: Final = frozenset(
+    error.code for error in (FencedLeaderEpoch, NotLeaderOrFollower, UnknownLeaderEpoch)
+)
+"""Whoever answers this does not lead, or not in the epoch that we know; it may say who does."""
+FLUSH_POLL_S: Final = 0.005
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowingConfig:
+    """How patiently the metadata log is followed."""
+
+    fetch_max_wait_ms: int = 500
+    """How long the controller may wait for something new. The controller writes as often while it is idle."""
+    fetch_timeout_ms: int = 2000
+    """How long a fetch may take before another controller is asked (`quorum.fetch.timeout.ms`)."""
+    connect_timeout_ms: int = 1000
+    """How long a connection may take: less than a fetch, since there are other controllers to try."""
+    retry_ms: int = 50
+    """The pause after every controller was tried in vain; doubles up to `retry_max_ms`."""
+    retry_max_ms: int = 1000
+    """The longest such pause."""
+
+
+class Copy(Protocol):
+    """A node's copy of the metadata log, and whom it believes to lead."""
+
+    log: Log
+
+    @property
+    def quorum_epoch(self) -> Epoch:
+        """The newest epoch that was heard of."""
+        ...
+
+    @property
+    def controller_id(self) -> BrokerId:
+        """Who leads in it, an id among controllers; -1: not known."""
+        ...
+
+    def view(self) -> LogView:
+        """The copy, and what is known to be committed of it."""
+        ...
+
+    def heard_of(self, controller: BrokerId, epoch: Epoch) -> bool:
+        """Somebody says that this controller leads in that epoch. Whether that is news."""
+        ...
+
+    async def before_fetch(self) -> None:
+        """Returns when the next fetch may be sent."""
+        ...
+
+    def fetched(self, controller: BrokerId, epoch: Epoch, high_watermark: Offset) -> None:
+        """What the leader of that epoch had is appended, and so much is committed."""
+        ...
+
+    def cut(self) -> None:
+        """The log was truncated."""
+        ...
+
+    def lost(self, controller: BrokerId) -> None:
+        """The connection to the leader has ended, or was given up."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader:
+    """As whom a node asks."""
+
+    hello: Hello
+    node_id: BrokerId = NO_BROKER
+    directory_id: bytes | None = None
+    """Of a controller: then `node_id` is one among controllers."""
+
+
+class Following:
+    """A copy, and the way to whoever leads. `run` it."""
+
+    def __init__(
+        self,
+        copy: Copy,
+        controllers: Mapping[BrokerId, Address],
+        reader: Reader,
+        *,
+        wall_ms: Callable[[], int],
+        rng: Random,
+        bounds: Bounds | None = None,
+        config: FollowingConfig | None = None,
+    ) -> None:
+        assert controllers, "there is a controller to ask"
+        self.connection: Connection | None = None
+        """To the leader, once it has answered as such."""
+        self.found = asyncio.Event()
+        """Set whenever there is a new connection."""
+        self.config = config or FollowingConfig()
+        self._copy = copy
+        self._controllers = dict(controllers)
+        self._reader = reader
+        self._wall_ms = wall_ms
+        self._rng = rng
+        self._bounds = bounds
+        self._asked_last = -1
+
+    async def run(self) -> None:
+        """Follow for ever. Raises what this node cannot go on with."""
+        pause_ms, in_vain = self.config.retry_ms, 0
+        while True:
+            controller = self._whom_to_ask()
+            if await self._try(controller):
+                pause_ms, in_vain = self.config.retry_ms, 0
+                continue
+            in_vain += 1
+            if in_vain % len(self._controllers) == 0:
+                await asyncio.sleep(self._rng.uniform(0.5, 1) * pause_ms / 1000)
+                pause_ms = min(pause_ms * 2, self.config.retry_max_ms)
+
+    def _whom_to_ask(self) -> BrokerId:
+        """Who is said to lead, unless it was asked in vain just now; else the next in turn."""
+        turn, said = list(self._controllers), self._copy.controller_id
+        if said in self._controllers and self._asked_last != said:
+            chosen = said
+        else:
+            behind = (
+                turn.index(BrokerId(self._asked_last)) + 1 if self._asked_last in self._controllers else 0
+            )
+            chosen = turn[behind % len(turn)]
+        self._asked_last = chosen
+        return chosen
+
+    async def _try(self, controller: BrokerId) -> bool:
+        """Follow that controller as long as it leads; whether it did."""
+        host, port = self._controllers[controller]
+        try:
+            connection = await connect(
+                host,
+                port,
+                self._reader.hello,
+                bounds=self._bounds,
+                timeout_ms=self.config.connect_timeout_ms,
+            )
+        except TidelogError as error:
+            logger.info("controller.unreachable id=%d error=%r", controller, str(error))
+            return False
+        try:
+            return await self._follow(controller, connection)
+        finally:
+            connection.close()
+            if self.connection is connection:
+                self.connection = None
+                self._copy.lost(controller)
+
+    async def _follow(self, controller: BrokerId, connection: Connection) -> bool:
+        """Until it is silent or does not lead any more; whether it led at all."""
+        copy = self._copy
+        followership = Followership(Leading(controller, copy.quorum_epoch))
+        while True:
+            await copy.before_fetch()
+            if followership.leading.leader_epoch != copy.quorum_epoch:
+                followership = Followership(Leading(controller, copy.quorum_epoch))
+            asked = followership.ask(copy.view())
+            try:
+                entry, data = await self._fetch(connection, asked)
+            except TidelogError as error:
+                logger.info("controller.lost id=%d error=%r", controller, str(error))
+                return self.connection is connection
+            if entry.error in _NOT_HERE:
+                hint = entry.current_leader
+                if hint is None or not copy.heard_of(hint.id, hint.leader_epoch) or hint.id != controller:
+                    return self.connection is connection
+                followership = Followership(Leading(controller, copy.quorum_epoch))
+            elif not entry.error:
+                copy.heard_of(controller, asked.leader_epoch)
+            if entry.error in _NOT_HERE or not entry.error:
+                self.connection = connection
+                self.found.set()
+            if asked.leader_epoch == copy.quorum_epoch and followership.is_current(asked, copy.view()):
+                step = followership.on_fetched(asked, entry, copy.view())
+                await self._carry_out(followership, step, data)
+
+    async def _fetch(self, connection: Connection, asked: Asked) -> tuple[PartitionFetched, memoryview]:
+        """Ask for what follows; from a controller that is new to us, an answer at once."""
+        config, log, reader = self.config, self._copy.log, self._reader
+        wait_ms = config.fetch_max_wait_ms if connection is self.connection else 0
+        place = PartitionFetch(
+            METADATA_TOPIC_ID,
+            METADATA.partition,
+            asked.fetch_offset,
+            READ_BYTES,
+            current_leader_epoch=asked.leader_epoch,
+            last_fetched_epoch=asked.last_fetched_epoch,
+            durable_offset=log.durable_offset,
+            log_start=log.log_start,
+            high_watermark=self._copy.view().high_watermark,
+        )
+        reply, attachment = await connection.call(
+            Fetch(
+                wait_ms,
+                1,
+                READ_BYTES,
+                (place,),
+                broker_id=reader.node_id,
+                directory_id=reader.directory_id,
+            ),
+            timeout_ms=config.fetch_timeout_ms,
+        )
+        if not isinstance(reply, FetchReply) or reply.error or len(reply.partitions) != 1:
+            raise ConnectionFailed(f"a fetch of the metadata log was answered with {reply}")
+        (data,) = split_attachment(attachment, reply.partitions)
+        return reply.partitions[0], data
+
+    async def _carry_out(self, followership: Followership, step: Step, data: Buffer) -> None:
+        log = self._copy.log
+        if isinstance(step, Append):
+            step = self._append(followership, step, data)
+        elif isinstance(step, Truncate):
+            assert not step.loses_committed, step
+            while log.is_flushing:  # noqa: ASYNC110 -- rare, and no reason to tell every flusher of us
+                await asyncio.sleep(FLUSH_POLL_S)
+            log.truncate_to(step.offset, self._wall_ms())
+            self._copy.cut()
+        elif isinstance(step, GoOffline):
+            raise InconsistentMetadata(f"{log}: {step.why}")
+        elif not isinstance(step, Wait):
+            # Snapshots of the metadata log are fetched here, once there are any (4.13).
+            raise InconsistentMetadata(f"{log} ends before the controller's log begins: {step}")
+        if isinstance(step, Wait):
+            if step.tell:
+                logger.warning("metadata.bad %s", step.tell)
+            await asyncio.sleep(step.delay_ms / 1000)
+
+    def _append(self, followership: Followership, step: Append, data: Buffer) -> Step:
+        copy, leading = self._copy, followership.leading
+        if len(data):
+            try:
+                copy.log.append_as_follower(data, leading.leader_epoch, self._wall_ms())
+            except (CorruptMessage, DiskFull, InvalidAppend) as error:
+                copy.log.probe()
+                return followership.on_bad_bytes(str(error))
+        committed = followership.new_high_watermark(step, copy.view())
+        copy.fetched(leading.leader, leading.leader_epoch, committed)
+        return step
