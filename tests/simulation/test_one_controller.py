@@ -73,7 +73,7 @@ class BelievesWhatItHasRead(Member):
         def believe(controller: BrokerId, epoch: Epoch, _: Offset) -> None:
             fetched(controller, epoch, observer.log.end_offset)
 
-        observer.fetched = believe  # type: ignore[method-assign]
+        observer.fetched = believe  # type: ignore[method-assign, assignment]
 
 
 class TellsTwice(Member):
