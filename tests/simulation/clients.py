@@ -91,6 +91,8 @@ class History:
     """The largest offset below which somebody wanted records deleted."""
     deletions: list[tuple[float, Place, Offset]] = field(default_factory=list)
     """Those that were acknowledged, and when."""
+    deletions_told: int = 0
+    """How many were acknowledged in all."""
     forgiven: int = 0
     """How often disks have lost their log starts."""
 
@@ -101,6 +103,7 @@ class History:
 
     def was_deleted(self, place: Place, offset: Offset, ticket: int) -> None:
         """A client was told so; what a disk may have lost since it asked counts for nothing."""
+        self.deletions_told += 1
         if ticket == self.forgiven:
             self.deletions.append((self.now_s(), place, offset))
             self.deleted(place, offset)

@@ -12,13 +12,13 @@ from tidelog.controller import alterations, election, liveness
 from tidelog.controller.alterations import Alterations
 from tidelog.controller.observer import Observer
 from tidelog.protocol.errors import OffsetOutOfRange
-from tidelog.protocol.types import BrokerId, Offset
+from tidelog.protocol.types import NO_OFFSET, BrokerId, Offset
 from tidelog.replication import followership
 from tidelog.replication.followership import Followership, LogView
 from tidelog.storage.flushing import Flush
 from tidelog.storage.log import Log
 from tidelog.storage.producers import APPEND, Producers
-from tidelog.storage.recovery import Opening
+from tidelog.storage.recovery import Checkpointed, Opening
 from tidelog.storage.segment import Segment
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -198,6 +198,27 @@ def followers_remembered_from_the_last_epoch(plant: pytest.MonkeyPatch) -> None:
     plant.setattr(Leadership, "__init__", planted)
 
 
+def deletions_wait_for_nobody(plant: pytest.MonkeyPatch) -> None:
+    """ADR 79: answered when the leader has deleted; the next leader may have not."""
+
+    def planted(self: Partition) -> Offset:
+        return self.log.log_start if self.leadership is not None else NO_OFFSET
+
+    plant.setattr(Partition, "low_watermark", property(planted))
+
+
+def log_starts_fall_back(plant: pytest.MonkeyPatch) -> None:
+    """A restart brings back what was deleted: nobody reads where logs began."""
+    init = Opening.__init__
+
+    def planted(
+        self: Opening, directory: object, config: object, keeper: object, checkpointed: Checkpointed
+    ) -> None:
+        init(self, directory, config, keeper, replace(checkpointed, log_start=None))  # type: ignore[arg-type]
+
+    plant.setattr(Opening, "__init__", planted)
+
+
 PLANTS: list[Plant] = [
     high_watermark_without_enough_replicas,
     high_watermark_without_the_proposed,
@@ -217,6 +238,8 @@ PLANTS: list[Plant] = [
     the_recovered_tail_is_forgotten,
     fenced_brokers_are_eligible,
     followers_remembered_from_the_last_epoch,
+    deletions_wait_for_nobody,
+    log_starts_fall_back,
 ]
 
 CAUGHT: list[Plant] = [
@@ -233,5 +256,7 @@ CAUGHT: list[Plant] = [
     reads_above_the_high_watermark,
     duplicates_are_appended,
     the_recovered_tail_is_forgotten,
+    deletions_wait_for_nobody,
+    log_starts_fall_back,
 ]
 """Those that storms catch within a few seeds; the rest have tests of their own in tests/broker."""

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 
-from tests.simulation.clients import Client, History, consume, produce
+from tests.simulation.clients import Client, History, consume, delete, produce
 from tests.simulation.cluster import BROKER_PORT, CONTROLLER_PORT, DEFAULTS, QUICK, Cluster
+from tests.simulation.storm_faults import Faults
 from tidelog.protocol.batch import walk
 from tidelog.protocol.errors import (
     FencedLeaderEpoch,
@@ -24,7 +25,7 @@ from tidelog.protocol.errors import (
 from tidelog.protocol.io import connect
 from tidelog.protocol.messages import ConfigEntry, CreateTopics, CreateTopicsReply, NewTopic
 from tidelog.protocol.records import decode
-from tidelog.protocol.types import BrokerId
+from tidelog.protocol.types import Offset
 from tidelog.replication.sessions import Place
 from tidelog.testing.simulation.host import Environment, Host
 from tidelog.testing.simulation.world import World
@@ -60,27 +61,22 @@ class Storm:
         self.rng = world.rng
         self.weather = weather
         self.cluster = Cluster(world, config=DEFAULTS if weather.defaults else QUICK)
-        self.history = History(committed=self.cluster.oracle.end)
-        self._dark: tuple[int, int] | None = None
-        """The broker that lost power last, and in which of its lives."""
+        oracle = self.cluster.oracle
+        self.history = History(
+            committed=oracle.end,
+            deleted=oracle.deletion_acknowledged,
+            now_s=lambda: world.now,
+            lease_s=self.cluster.config["broker_session_timeout_ms"] / 1000,
+        )
+        self.deletions_per_s = self.rng.choice([0, 0.2, 0.5, 2])
+        """How often somebody deletes records; in some storms nobody does."""
         self._stop = asyncio.Event()
-        self._restarts: list[tuple[float, Callable[[], None]]] = []
-        faults: dict[Callable[[], None], float] = {
-            self.kill: 3,
-            self.kill_leader: 3,
-            self.pause: 2,
-            self.cut: 2,
-            self.cut_one_way: 2,
-            self.kill_controller: 1,
-            self.cut_off_controller: 1,
-            self.kill_all: 0.3,
-            self.cut_off_leader: 6,
-        }
-        if weather.power_cuts:
-            faults[self.cut_power] = 1
-            if ("flush.mode", "group") in weather.config:
-                faults[self.cut_all_power] = 0.5
-        self._faults = {fault: weight * self.rng.choice([0, 1, 1, 3]) for fault, weight in faults.items()}
+        self.faults = Faults(
+            world,
+            self.cluster,
+            power_cuts=weather.power_cuts,
+            grouped=("flush.mode", "group") in weather.config,
+        )
 
     # ── the course of it ──────────────────────────────────────────────────────────────────────────
 
@@ -92,15 +88,13 @@ class Storm:
         end = self.world.now + self.weather.seconds
         while self.world.now < end:
             self.cluster.pass_time(self.rng.expovariate(1.2))
-            self._bring_back()
-            if any(self._faults.values()):
-                self.world.chosen(self._faults)()
+            self.faults.strike()
             if self.rng.random() < 0.1:
                 self.cluster.compare()
-        self.heal()
+        self.faults.heal()
         self._stop.set()
         self.cluster.pass_time(1)
-        self.cluster.until(self.cluster.converged, CALM_S * (4 if self.weather.defaults else 1))
+        self.cluster.until(self.converged, CALM_S * (4 if self.weather.defaults else 1))
         self.account()
 
     def create_topic(self) -> None:
@@ -140,159 +134,41 @@ class Storm:
             name = f"r{number}"
             client = partial(Client, name, brokers, Random(self.rng.getrandbits(64)), self.history)
             Host(name, self.world).start(partial(_consume, client, self._stop))
+        if self.deletions_per_s:
+            client = partial(Client, "d0", brokers, Random(self.rng.getrandbits(64)), self.history)
+            Host("d0", self.world).start(partial(_delete, client, self._stop, self.deletions_per_s))
 
-    def heal(self) -> None:
-        """The last fault is over."""
-        self.world.network.heal()
-        for _, back in self._restarts:
-            back()
-        self._restarts.clear()
+    def converged(self) -> bool:
+        """The replicas agree, and each has deleted what its leader has."""
+        if not self.cluster.converged():
+            return False
+        replicas = self.cluster.replicas()
+        begins = {place: p.log.log_start for (_, place), p in replicas.items() if p.leadership is not None}
+        return all(p.log.log_start >= begins[place] for (_, place), p in replicas.items())
 
     def account(self) -> None:
         """All replicas are the same; what was acknowledged is there; what was read is there."""
         self.cluster.compare()
-        final = {}
+        final, starts = {}, {}
         for place in self.cluster.oracle.committed:
             final[place] = records(self.cluster, place)
-        wrong = self.history.check(final)
+            starts[place] = self._begins(place)
+        wrong = self.history.check(final, starts)
         assert not wrong, "\n".join(wrong[:10])
         self.world.counts["acknowledged"] += self.history.acknowledged
         self.world.counts["read"] += self.history.reads
+        self.world.counts["deletions"] += self.history.deletions_told
         self.world.counts["fenced requests"] += sum(self.history.errors[str(code)] for code in FENCED)
         self.world.counts.update(self.cluster.oracle.counts)
 
-    # ── faults ────────────────────────────────────────────────────────────────────────────────────
-
-    def _later(self, seconds: float, back: Callable[[], None]) -> None:
-        self._restarts.append((self.world.now + seconds, back))
-
-    def _bring_back(self) -> None:
-        due = [back for at, back in self._restarts if at <= self.world.now]
-        self._restarts = [(at, back) for at, back in self._restarts if at > self.world.now]
-        for back in due:
-            back()
-
-    def _start_again(self, number: int) -> None:
-        if not self.cluster.hosts[number].alive:
-            self.cluster.start(number)
-
-    def kill(self) -> None:
-        """SIGKILL for some broker."""
-        alive = self.cluster.alive()
-        if alive:
-            self._kill(self.rng.choice(alive))
-
-    def kill_leader(self) -> None:
-        """SIGKILL for a broker that leads something."""
-        leaders = sorted({n for (n, _), p in self.cluster.replicas().items() if p.leadership is not None})
-        if leaders:
-            self._kill(self.rng.choice(leaders))
-
-    def _kill(self, number: int) -> None:
-        self.world.counts["killed"] += 1
-        self.cluster.hosts[number].kill()
-        self._later(self.rng.uniform(0.05, 5), partial(self._start_again, number))
-
-    def kill_all(self) -> None:
-        """SIGKILL for every process of the cluster at once (I-24)."""
-        self.world.counts["all killed"] += 1
-        for number in self.cluster.alive():
-            self._kill(number)
-        self.kill_controller()
-
-    def cut_power(self) -> None:
-        """A broker's machine loses power, and what was not flushed: in `async` one at a time (I-25).
-
-        The next one may only when the last one is in sync again everywhere.
-        """
-        if self._dark is not None and not self._in_sync(*self._dark):
-            return
-        number = self.rng.choice(sorted(self.cluster.hosts))
-        self._dark = number, self.cluster.hosts[number].life
-        self.world.counts["power cut"] += 1
-        self.cluster.hosts[number].power_cut()
-        self._later(self.rng.uniform(0.1, 4), partial(self._start_again, number))
-
-    def cut_all_power(self) -> None:
-        """Every machine loses power at once: in `group` nothing acknowledged may be lost (I-25)."""
-        self.world.counts["all power cut"] += 1
-        for number, host in self.cluster.hosts.items():
-            host.power_cut()
-            self._later(self.rng.uniform(0.1, 4), partial(self._start_again, number))
-        self.cluster.controller.power_cut()
-        self._later(self.rng.uniform(0.05, 3), self._start_controller)
-
-    def cut_off_leader(self) -> None:
-        """A leader and its followers do not reach each other, and clients still reach it: it fills up in vain."""
-        leaders = sorted({n for (n, _), p in self.cluster.replicas().items() if p.leadership is not None})
-        if leaders:
-            self.world.counts["leader cut off"] += 1
-            leader = self.cluster.hosts[self.rng.choice(leaders)]
-            seconds = self.rng.uniform(1.8, 4.5)
-            for other in (*self.cluster.hosts.values(), self.cluster.controller):
-                if other is not leader:
-                    self.world.network.partition(leader.name, other.name)
-                    self._later(seconds, partial(self.world.network.heal, leader.name, other.name))
-
-    def _in_sync(self, number: int, than: int) -> bool:
-        """Whether a later life of that broker than this one is in every ISR."""
-        broker = self.cluster.brokers.get(number)
-        image = self.cluster.controllers[-1].working
-        return (
-            self.cluster.hosts[number].life > than
-            and broker is not None
-            and broker.serving
-            and self.cluster.controller.alive
-            and image.live_epoch(BrokerId(number)) == broker.replicas.around.my_epoch
-            and all(number in state.isr for state in image.partitions.values())
+    def _begins(self, place: Place) -> Offset:
+        """Below it records may be gone; every replica begins behind what was deleted, and none behind what was asked."""
+        known, asked = self.cluster.oracle.committed[place], self.history.asked.get(place, 0)
+        starts = {n: p.log.log_start for (n, at), p in self.cluster.replicas().items() if at == place}
+        assert all(known.deleted <= start <= asked for start in starts.values()), (
+            f"logs begin at {starts}: {known.deleted} was deleted, {asked} was asked for (I-76, I-77)"
         )
-
-    def pause(self) -> None:
-        """SIGSTOP, and SIGCONT some time later."""
-        alive = self.cluster.alive()
-        if alive:
-            host = self.cluster.hosts[self.rng.choice(alive)]
-            self.world.counts["paused"] += 1
-            host.stop()
-            self._later(self.rng.uniform(0.1, 5), host.resume)
-
-    def _pair(self) -> tuple[Host, Host]:
-        hosts = [*self.cluster.hosts.values(), self.cluster.controller]
-        one, other = self.rng.sample(hosts, 2)
-        return one, other
-
-    def cut(self) -> None:
-        """Two hosts do not reach each other for a while."""
-        one, other = self._pair()
-        self.world.counts["cut"] += 1
-        self.world.network.partition(one.name, other.name)
-        self._later(self.rng.uniform(0.1, 6), partial(self.world.network.heal, one.name, other.name))
-
-    def cut_one_way(self) -> None:
-        """One host does not reach another, which still reaches it."""
-        one, other = self._pair()
-        self.world.counts["cut one way"] += 1
-        self.world.network.partition(one.name, other.name, both=False)
-        self._later(self.rng.uniform(0.1, 6), partial(self.world.network.heal, one.name, other.name))
-
-    def kill_controller(self) -> None:
-        """SIGKILL for the controller."""
-        if self.cluster.controller.alive:
-            self.world.counts["controller killed"] += 1
-            self.cluster.controller.kill()
-            self._later(self.rng.uniform(0.05, 3), self._start_controller)
-
-    def _start_controller(self) -> None:
-        if not self.cluster.controller.alive:
-            self.cluster.start_controller()
-
-    def cut_off_controller(self) -> None:
-        """Nobody reaches the controller for a while."""
-        self.world.counts["controller cut off"] += 1
-        for host in self.cluster.hosts.values():
-            self.world.network.partition(host.name, self.cluster.controller.name)
-            heal = partial(self.world.network.heal, host.name, self.cluster.controller.name)
-            self._later(self.rng.uniform(0.1, 4), heal)
+        return max([*starts.values(), *(end for _, end in known.unseen)])
 
 
 def records(cluster: Cluster, place: Place) -> dict[int, bytes]:
@@ -315,6 +191,10 @@ async def _produce(
 
 async def _consume(client: Callable[[], Client], stop: asyncio.Event, _env: Environment) -> None:
     await consume(client(), TOPIC, stop=stop)
+
+
+async def _delete(client: Callable[[], Client], stop: asyncio.Event, per_s: float, _env: Environment) -> None:
+    await delete(client(), TOPIC, stop=stop, per_s=per_s)
 
 
 def storm(world: World, weather: Weather | None = None) -> None:

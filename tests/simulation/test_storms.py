@@ -19,6 +19,7 @@ FLOORS = {
     "ISR shrinks": 1_000,
     "ISR expansions": 1_000,
     "fenced requests": 2_000,
+    "deletions": 200,
     "killed": 500,
     "power cut": 100,
     "all power cut": 30,

@@ -1,0 +1,189 @@
+"""What goes wrong in a storm: each fault alone, and when it is over.
+
+`Faults` draws how often each of them comes; some seeds leave some out. Whatever a fault breaks comes right again
+some time later, at the latest when the storm is over.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from tests.simulation.cluster import Cluster
+from tidelog.protocol.types import BrokerId
+from tidelog.testing.simulation.host import Host
+from tidelog.testing.simulation.world import World
+
+
+class Faults:
+    """What one seed does to its cluster."""
+
+    def __init__(self, world: World, cluster: Cluster, *, power_cuts: bool, grouped: bool) -> None:
+        self.world = world
+        self.rng = world.rng
+        self.cluster = cluster
+        self._dark: tuple[int, int] | None = None
+        """The broker that lost power last, and in which of its lives."""
+        self._restarts: list[tuple[float, Callable[[], None]]] = []
+        faults: dict[Callable[[], None], float] = {
+            self.kill: 3,
+            self.kill_leader: 3,
+            self.pause: 2,
+            self.cut: 2,
+            self.cut_one_way: 2,
+            self.kill_controller: 1,
+            self.cut_off_controller: 1,
+            self.kill_all: 0.3,
+            self.cut_off_leader: 6,
+        }
+        if power_cuts:
+            faults[self.cut_power] = 1
+            if grouped:
+                faults[self.cut_all_power] = 0.5
+        self._faults = {fault: weight * self.rng.choice([0, 1, 1, 3]) for fault, weight in faults.items()}
+
+    # ── when ──────────────────────────────────────────────────────────────────────────────────────
+
+    def strike(self) -> None:
+        """End what is due to end, and let something else go wrong."""
+        self._bring_back()
+        if any(self._faults.values()):
+            self.world.chosen(self._faults)()
+
+    def heal(self) -> None:
+        """The last fault is over."""
+        self.world.network.heal()
+        for _, back in self._restarts:
+            back()
+        self._restarts.clear()
+
+    def _later(self, seconds: float, back: Callable[[], None]) -> None:
+        self._restarts.append((self.world.now + seconds, back))
+
+    def _bring_back(self) -> None:
+        due = [back for at, back in self._restarts if at <= self.world.now]
+        self._restarts = [(at, back) for at, back in self._restarts if at > self.world.now]
+        for back in due:
+            back()
+
+    def _start_again(self, number: int) -> None:
+        if not self.cluster.hosts[number].alive:
+            self.cluster.start(number)
+
+    # ── processes and machines ────────────────────────────────────────────────────────────────────
+
+    def kill(self) -> None:
+        """SIGKILL for some broker."""
+        alive = self.cluster.alive()
+        if alive:
+            self._kill(self.rng.choice(alive))
+
+    def kill_leader(self) -> None:
+        """SIGKILL for a broker that leads something."""
+        leaders = sorted({n for (n, _), p in self.cluster.replicas().items() if p.leadership is not None})
+        if leaders:
+            self._kill(self.rng.choice(leaders))
+
+    def _kill(self, number: int) -> None:
+        self.world.counts["killed"] += 1
+        self.cluster.hosts[number].kill()
+        self._later(self.rng.uniform(0.05, 5), partial(self._start_again, number))
+
+    def kill_all(self) -> None:
+        """SIGKILL for every process of the cluster at once (I-24)."""
+        self.world.counts["all killed"] += 1
+        for number in self.cluster.alive():
+            self._kill(number)
+        self.kill_controller()
+
+    def cut_power(self) -> None:
+        """A broker's machine loses power, and what was not flushed: in `async` one at a time (I-25).
+
+        The next one may only when the last one is in sync again everywhere.
+        """
+        if self._dark is not None and not self._in_sync(*self._dark):
+            return
+        number = self.rng.choice(sorted(self.cluster.hosts))
+        self._dark = number, self.cluster.hosts[number].life
+        self.world.counts["power cut"] += 1
+        self.cluster.hosts[number].power_cut()
+        self._later(self.rng.uniform(0.1, 4), partial(self._start_again, number))
+
+    def cut_all_power(self) -> None:
+        """Every machine loses power at once: in `group` nothing acknowledged may be lost (I-25)."""
+        self.world.counts["all power cut"] += 1
+        for number, host in self.cluster.hosts.items():
+            host.power_cut()
+            self._later(self.rng.uniform(0.1, 4), partial(self._start_again, number))
+        self.cluster.controller.power_cut()
+        self._later(self.rng.uniform(0.05, 3), self._start_controller)
+
+    def cut_off_leader(self) -> None:
+        """A leader and its followers do not reach each other, and clients still reach it: it fills up in vain."""
+        leaders = sorted({n for (n, _), p in self.cluster.replicas().items() if p.leadership is not None})
+        if leaders:
+            self.world.counts["leader cut off"] += 1
+            leader = self.cluster.hosts[self.rng.choice(leaders)]
+            seconds = self.rng.uniform(1.8, 4.5)
+            for other in (*self.cluster.hosts.values(), self.cluster.controller):
+                if other is not leader:
+                    self.world.network.partition(leader.name, other.name)
+                    self._later(seconds, partial(self.world.network.heal, leader.name, other.name))
+
+    def _in_sync(self, number: int, than: int) -> bool:
+        """Whether a later life of that broker than this one is in every ISR."""
+        broker = self.cluster.brokers.get(number)
+        image = self.cluster.controllers[-1].working
+        return (
+            self.cluster.hosts[number].life > than
+            and broker is not None
+            and broker.serving
+            and self.cluster.controller.alive
+            and image.live_epoch(BrokerId(number)) == broker.replicas.around.my_epoch
+            and all(number in state.isr for state in image.partitions.values())
+        )
+
+    def pause(self) -> None:
+        """SIGSTOP, and SIGCONT some time later."""
+        alive = self.cluster.alive()
+        if alive:
+            host = self.cluster.hosts[self.rng.choice(alive)]
+            self.world.counts["paused"] += 1
+            host.stop()
+            self._later(self.rng.uniform(0.1, 5), host.resume)
+
+    def _pair(self) -> tuple[Host, Host]:
+        hosts = [*self.cluster.hosts.values(), self.cluster.controller]
+        one, other = self.rng.sample(hosts, 2)
+        return one, other
+
+    def cut(self) -> None:
+        """Two hosts do not reach each other for a while."""
+        one, other = self._pair()
+        self.world.counts["cut"] += 1
+        self.world.network.partition(one.name, other.name)
+        self._later(self.rng.uniform(0.1, 6), partial(self.world.network.heal, one.name, other.name))
+
+    def cut_one_way(self) -> None:
+        """One host does not reach another, which still reaches it."""
+        one, other = self._pair()
+        self.world.counts["cut one way"] += 1
+        self.world.network.partition(one.name, other.name, both=False)
+        self._later(self.rng.uniform(0.1, 6), partial(self.world.network.heal, one.name, other.name))
+
+    def kill_controller(self) -> None:
+        """SIGKILL for the controller."""
+        if self.cluster.controller.alive:
+            self.world.counts["controller killed"] += 1
+            self.cluster.controller.kill()
+            self._later(self.rng.uniform(0.05, 3), self._start_controller)
+
+    def _start_controller(self) -> None:
+        if not self.cluster.controller.alive:
+            self.cluster.start_controller()
+
+    def cut_off_controller(self) -> None:
+        """Nobody reaches the controller for a while."""
+        self.world.counts["controller cut off"] += 1
+        for host in self.cluster.hosts.values():
+            self.world.network.partition(host.name, self.cluster.controller.name)
+            heal = partial(self.world.network.heal, host.name, self.cluster.controller.name)
+            self._later(self.rng.uniform(0.1, 4), heal)
