@@ -1,0 +1,106 @@
+"""A controller's copy of the metadata log, and the two images that it adds up to (design 4.2).
+
+    append ──► working: with what is not committed yet; decisions are made on it, and votes are counted by it
+    commit ──► committed: what others may be told
+    cut ─────► working begins again from what is committed, and replays what is left
+
+What it keeps true (I-43, I-50):
+
+* `working` is at the end of the log whenever nobody is within a call of this; `committed` at what is known to be
+  committed. Both are folds of the same batches.
+* An answer leaves when all that it may rest upon is committed, refusals included (KAFKA-14457): whoever is told
+  that a topic exists finds it after any failover. If the leadership ends first, it is told that instead.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from tidelog.controller.facts import Fact, Voter, encode_facts
+from tidelog.controller.image import Image
+from tidelog.controller.quorum import LogEnd
+from tidelog.protocol.batch import walk
+from tidelog.protocol.types import BrokerId, Epoch, Offset
+from tidelog.storage.log import Log
+
+READ_BYTES: Final = 1 << 20
+
+
+class MetadataLog:
+    """The log on this node's disk, and what it says."""
+
+    def __init__(self, log: Log, committed: Image, high_watermark: Offset) -> None:
+        """`committed` is an image of a snapshot, or an empty one; the log goes on from there."""
+        assert log.log_start <= committed.end_offset, (log, committed)
+        self.log = log
+        self.committed = committed
+        """As far as it is known to be committed."""
+        self.working = committed
+        """As far as the log goes."""
+        self._answers: deque[tuple[Offset, Callable[[bool], None]]] = deque()
+        self._committed_to(min(max(high_watermark, committed.end_offset), log.end_offset))
+        self.cut()
+
+    def __repr__(self) -> str:
+        return f"<{self.log} committed {self.committed.end_offset}>"
+
+    @property
+    def end(self) -> LogEnd:
+        """What votes compare."""
+        return LogEnd(self.log.epochs.latest, self.log.end_offset)
+
+    @property
+    def voters(self) -> tuple[Voter, ...]:
+        """The voters with their disks, committed or not; none: no leader has named them yet."""
+        return self.working.voters
+
+    def append(self, facts: Sequence[Fact], epoch: Epoch, now_ms: int) -> Offset:
+        """All of this holds for what is decided from now on. Where the first of them stands."""
+        base = self.log.end_offset
+        if facts:
+            batch = encode_facts(facts, now_ms)
+            self.log.append(batch, epoch, now_ms)
+            self.working.replay(batch)
+        return base
+
+    def grown(self) -> None:
+        """What a leader had was appended."""
+        self._replay(self.working, self.log.end_offset)
+
+    def cut(self) -> None:
+        """The log ends where it ended before, or earlier: what is above what is committed is replayed anew."""
+        self.working = self.committed.copy()
+        self.grown()
+
+    def commit(self, high_watermark: Offset) -> None:
+        """So much is committed: whoever waited for it is answered."""
+        self._committed_to(high_watermark)
+        while self._answers and self._answers[0][0] <= high_watermark:
+            self._answers.popleft()[1](True)
+
+    def when_committed(self, answer: Callable[[bool], None]) -> None:
+        """Call with True when all that the log holds now is committed; with False if its leadership ends before."""
+        if self.committed.end_offset >= self.log.end_offset:
+            answer(True)
+        else:
+            self._answers.append((self.log.end_offset, answer))
+
+    def give_up(self) -> None:
+        """The leadership is over: nobody here will know what becomes of what is not committed."""
+        answers, self._answers = self._answers, deque()
+        for _, answer in answers:
+            answer(False)
+
+    def directories(self) -> dict[BrokerId, bytes] | None:
+        """The disks that vote; None: every voter's may, for no leader has named any."""
+        return {voter.id: voter.directory_id for voter in self.voters} or None
+
+    def _committed_to(self, high_watermark: Offset) -> None:
+        assert high_watermark <= self.log.end_offset, (self, high_watermark)
+        self._replay(self.committed, high_watermark)
+
+    def _replay(self, image: Image, upto: Offset) -> None:
+        while image.end_offset < upto:
+            data = self.log.read(image.end_offset, READ_BYTES, upto).data
+            for at, header in walk(data):
+                image.replay(data[at : at + header.size])
