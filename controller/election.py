@@ -232,28 +232,46 @@ def configured_min_isr(image: Image, p: PartitionState) -> int:
     return int(value) if value else MIN_ISR_DEFAULT
 
 
-def leave(
-    image: Image,
-    broker: BrokerId,
-    loss_of: Callable[[PartitionState], Loss | None] = lambda _: None,
-) -> list[Fact]:
-    """The broker leaves every ISR; and every ELR too of partitions of which it has lost something.
+LossOf: TypeAlias = Callable[[PartitionState], Loss | None]
+"""What a broker's return has cost, partition by partition."""
+
+
+def leaving(image: Image, broker: BrokerId, loss_of: LossOf = lambda _: None) -> list[Place]:
+    """Where `leave` has something to change: it may be told in slices."""
+    indexes = image.indexes
+    waiting = indexes.leaderless & indexes.in_replicas.get(broker, set())
+    found = indexes.in_isr.get(broker, set()) | indexes.in_elr.get(broker, set()) | waiting
+    return sorted(place for place in found if _leaves(image.partitions[place], broker, loss_of))
+
+
+def _leaves(p: PartitionState, broker: BrokerId, loss_of: LossOf) -> bool:
+    """In the ISR, or in the ELR of what it has lost.
 
     Where it is only worth asking, and has lost everything, it is not even that any more (ADR 0077).
     """
-    indexes = image.indexes
-    waiting = indexes.leaderless & indexes.in_replicas.get(broker, set())
+    if broker in p.isr:
+        return True
+    loss = loss_of(p)
+    return loss is not None and (broker in p.elr or (loss.everything and broker in p.last_known_elr))
+
+
+def leave(
+    image: Image,
+    broker: BrokerId,
+    loss_of: LossOf = lambda _: None,
+    places: Sequence[Place] | None = None,
+) -> list[Fact]:
+    """The broker leaves every ISR; and every ELR too of partitions of which it has lost something.
+
+    With `places`, some of `leaving`: the rest follow in other batches.
+    """
     facts: list[Fact] = []
-    for place in sorted(indexes.in_isr.get(broker, set()) | indexes.in_elr.get(broker, set()) | waiting):
+    for place in leaving(image, broker, loss_of) if places is None else places:
         p = image.partitions[place]
-        loss = loss_of(p)
-        if loss is None and broker not in p.isr:
-            continue
-        if broker not in (*p.isr, *p.elr) and not (loss and loss.everything and broker in p.last_known_elr):
-            continue
         # It is not fenced yet, but must not be elected from the ELR that it has just entered.
         alive = alive_for(image, place, but=broker)
-        facts += _facts(p, change_in(image, p, (r for r in p.isr if r != broker), alive, loss=loss))
+        isr = (r for r in p.isr if r != broker)
+        facts += _facts(p, change_in(image, p, isr, alive, loss=loss_of(p)))
     return facts
 
 
@@ -282,12 +300,23 @@ def _without(replicas: tuple[BrokerId, ...], those: tuple[BrokerId, ...]) -> tup
 
 def begin_shutdown(image: Image, broker: BrokerId) -> list[Fact]:
     """It wants to stop: others lead where others are in sync; where it is alone it stays until the end."""
-    facts: list[Fact] = [_changed(image, broker, fenced=False, shutting_down=True)]
-    for place in sorted(image.indexes.in_isr.get(broker, ())):
-        p = image.partitions[place]
-        if len(p.isr) > 1:
-            alive = alive_for(image, place, but=broker)
-            facts += _facts(p, change_in(image, p, (r for r in p.isr if r != broker), alive))
+    shutting_down = _changed(image, broker, fenced=False, shutting_down=True)
+    return [shutting_down, *relieve(image, broker, relievable(image, broker))]
+
+
+def relievable(image: Image, broker: BrokerId) -> list[Place]:
+    """Where somebody else is in sync: it may be told in slices, once it is known that the broker shuts down."""
+    return sorted(
+        place for place in image.indexes.in_isr.get(broker, ()) if len(image.partitions[place].isr) > 1
+    )
+
+
+def relieve(image: Image, broker: BrokerId, places: Sequence[Place]) -> list[Fact]:
+    """It leaves the ISR of these."""
+    facts: list[Fact] = []
+    for p in (image.partitions[place] for place in places):
+        alive = alive_for(image, p.place, but=broker)
+        facts += _facts(p, change_in(image, p, (r for r in p.isr if r != broker), alive))
     return facts
 
 
