@@ -39,6 +39,9 @@ Alive: TypeAlias = Callable[[BrokerId], bool]
 """Registered, not fenced, not shutting down, and able to serve its replica."""
 
 
+STEP: Final = 500
+"""The most partitions that a step changes: thousands may change hands, and others want to be served meanwhile."""
+
 MIN_ISR: Final = "min.insync.replicas"
 MIN_ISR_DEFAULT: Final = 2
 
@@ -237,7 +240,7 @@ LossOf: TypeAlias = Callable[[PartitionState], Loss | None]
 
 
 def leaving(image: Image, broker: BrokerId, loss_of: LossOf = lambda _: None) -> list[Place]:
-    """Where `leave` has something to change: it may be told in slices."""
+    """Where `leave` has something to change: it may be done in steps."""
     indexes = image.indexes
     waiting = indexes.leaderless & indexes.in_replicas.get(broker, set())
     found = indexes.in_isr.get(broker, set()) | indexes.in_elr.get(broker, set()) | waiting
@@ -263,7 +266,7 @@ def leave(
 ) -> list[Fact]:
     """The broker leaves every ISR; and every ELR too of partitions of which it has lost something.
 
-    With `places`, some of `leaving`: the rest follow in other batches.
+    With `places`, some of `leaving`: the rest follow in other steps.
     """
     facts: list[Fact] = []
     for place in leaving(image, broker, loss_of) if places is None else places:
@@ -276,13 +279,24 @@ def leave(
 
 
 def fence(image: Image, broker: BrokerId) -> list[Fact]:
-    """It is not heard any more. The last fact says so: if only some of them are committed, nothing is wrong yet."""
-    return [*leave(image, broker), _changed(image, broker, fenced=True)]
+    """It is not heard any more: the next step of it, to be repeated until one ends by saying that it is fenced.
+
+    That fact comes last: if only some of the steps are committed, nothing is wrong yet.
+    """
+    places = leaving(image, broker)
+    if len(places) > STEP:
+        return leave(image, broker, places=places[:STEP])
+    return [*leave(image, broker, places=places), _changed(image, broker, fenced=True)]
 
 
 def unfence(image: Image, broker: BrokerId) -> list[Fact]:
-    """It is back and up to date: what waited for it gets a leader again."""
-    facts: list[Fact] = [_changed(image, broker, fenced=False)]
+    """It is back and up to date: what waited for it gets a leader again, the rest by `lead_again`."""
+    return [_changed(image, broker, fenced=False), *lead_again(image, broker)]
+
+
+def lead_again(image: Image, broker: BrokerId) -> list[Fact]:
+    """The next step of what waited for a broker that is alive; nothing when nothing waits any more."""
+    facts: list[Fact] = []
     for place in sorted(image.indexes.leaderless & image.indexes.in_replicas.get(broker, set())):
         p = image.partitions[place]
         if broker in p.isr or (not p.isr and broker in p.elr):
@@ -291,6 +305,8 @@ def unfence(image: Image, broker: BrokerId) -> list[Fact]:
             # DECISIONS 5: what the only replica has left is all there will ever be, so nobody waits for more. On
             # another disk it is not worth asking (`leave`): the old one may be repaired (ADR 0077).
             facts += _facts(p, elect_unclean(p, broker))
+        if len(facts) == STEP:
+            break
     return facts
 
 
@@ -299,22 +315,15 @@ def _without(replicas: tuple[BrokerId, ...], those: tuple[BrokerId, ...]) -> tup
 
 
 def begin_shutdown(image: Image, broker: BrokerId) -> list[Fact]:
-    """It wants to stop: others lead where others are in sync; where it is alone it stays until the end."""
-    shutting_down = _changed(image, broker, fenced=False, shutting_down=True)
-    return [shutting_down, *relieve(image, broker, relievable(image, broker))]
+    """It wants to stop: others lead where others are in sync, the rest by `relieve`."""
+    return [_changed(image, broker, fenced=False, shutting_down=True), *relieve(image, broker)]
 
 
-def relievable(image: Image, broker: BrokerId) -> list[Place]:
-    """Where somebody else is in sync: it may be told in slices, once it is known that the broker shuts down."""
-    return sorted(
-        place for place in image.indexes.in_isr.get(broker, ()) if len(image.partitions[place].isr) > 1
-    )
-
-
-def relieve(image: Image, broker: BrokerId, places: Sequence[Place]) -> list[Fact]:
-    """It leaves the ISR of these."""
+def relieve(image: Image, broker: BrokerId) -> list[Fact]:
+    """The next step of a shutdown; nothing when it leads only what nobody else can: there it stays until the end."""
+    held = sorted(image.indexes.in_isr.get(broker, ()))
     facts: list[Fact] = []
-    for p in (image.partitions[place] for place in places):
+    for p in [p for place in held if len((p := image.partitions[place]).isr) > 1][:STEP]:
         alive = alive_for(image, p.place, but=broker)
         facts += _facts(p, change_in(image, p, (r for r in p.isr if r != broker), alive))
     return facts

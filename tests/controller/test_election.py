@@ -20,15 +20,14 @@ from tidelog.controller.election import (
     elect_preferred,
     fence,
     go_offline,
+    lead_again,
     leave,
-    leaving,
     new_partition,
-    relievable,
     relieve,
     set_min_isr,
     unfence,
 )
-from tidelog.controller.facts import BrokerChanged, ConfigChanged, PartitionChanged
+from tidelog.controller.facts import BrokerChanged, ConfigChanged, Fact, PartitionChanged
 from tidelog.protocol.errors import (
     ElectionNotNeeded,
     EligibleLeadersNotAvailable,
@@ -112,30 +111,46 @@ def test_the_only_replica_on_another_disk_waits_for_an_operator() -> None:
     assert (book.state().leader, book.state().recovering) == (1, True)
 
 
-def test_leaving_in_slices_comes_to_the_same_as_leaving_at_once() -> None:
-    def three() -> Book:
-        return Book(*(partition((1, 2), index=index) for index in range(3)))
-
-    at_once, in_slices = three(), three()
-    at_once.carry_out(fence(at_once.image, ONE))
-    for place in leaving(in_slices.image, ONE):
-        in_slices.carry_out(leave(in_slices.image, ONE, places=[place]))
-    assert leaving(in_slices.image, ONE) == []
-    in_slices.carry_out(fence(in_slices.image, ONE))
-    assert in_slices.image.facts() == at_once.image.facts()
+def in_steps(book: Book, step: Callable[[], list[Fact]]) -> int:
+    """Repeat a step until there is nothing left to do; how often it took."""
+    steps = 0
+    while facts := step():
+        book.carry_out(facts)
+        steps += 1
+        if isinstance(facts[-1], BrokerChanged) and facts[-1].fenced:
+            break
+    return steps
 
 
-def test_who_shuts_down_is_relieved_in_slices_as_at_once() -> None:
-    def three() -> Book:
-        return Book(*(partition((1, 2), index=index) for index in range(3)), partition((1,), (2,), index=3))
+def many(*partitions: tuple[tuple[int, ...], tuple[int, ...]]) -> Book:
+    return Book(*(partition(isr, elr, index=index) for index, (isr, elr) in enumerate(partitions)))
 
-    at_once, in_slices = three(), three()
-    at_once.carry_out(begin_shutdown(at_once.image, ONE))
-    in_slices.carry_out(begin_shutdown(in_slices.image, ONE)[:1])
-    for place in relievable(in_slices.image, ONE):
-        in_slices.carry_out(relieve(in_slices.image, ONE, [place]))
-    assert relievable(in_slices.image, ONE) == []
-    assert in_slices.image.facts() == at_once.image.facts()
+
+def the_life_of_one_and_two(book: Book) -> list[int]:
+    """Both stop and one comes back; how many steps each of it took."""
+    image = book.image
+
+    def shut_down() -> list[Fact]:
+        return relieve(image, ONE) if image.brokers[ONE].shutting_down else begin_shutdown(image, ONE)
+
+    def come_back() -> list[Fact]:
+        return unfence(image, TWO) if image.brokers[TWO].fenced else lead_again(image, TWO)
+
+    return [
+        in_steps(book, shut_down),
+        in_steps(book, lambda: fence(image, ONE)),
+        in_steps(book, lambda: fence(image, TWO)),
+        in_steps(book, come_back),
+    ]
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_what_is_done_in_steps_comes_to_the_same(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once, in_several = (many(*[((1, 2), ())] * 3, ((1,), (2,))) for _ in range(2))
+    assert the_life_of_one_and_two(at_once) == [1, 1, 1, 1]
+    monkeypatch.setattr(election, "STEP", step)
+    assert max(the_life_of_one_and_two(in_several)) > 1
+    assert in_several.image.facts() == at_once.image.facts()
 
 
 def the_only_replica_waits_for_an_operator_when_its_disk_is_replaced_after_a_crash(module: Any) -> None:
