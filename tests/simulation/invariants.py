@@ -6,7 +6,8 @@ because it saw each leader move its high watermark, and compares everything else
     CommittedRecords     I-1, I-2, I-5   never change, never differ between replicas, cover all that was acknowledged
     LeaderCompleteness   I-3             who leads the newest epoch holds every committed record
     OneLeaderPerEpoch    I-11, I-44      a leader epoch belongs to one life of one broker
-    MonotonicWatermark   I-6, I-76       a replica's high watermark goes back only with an unclean election
+    MonotonicWatermark   I-6, I-76       a replica's high watermark goes back only with an unclean election, or where
+                                         an emptied log that is in no ISR begins anew (ADR 71)
     DeletedRecords       I-76, ADR 79    a process's log start never goes back, and who leads the newest epoch begins
                                          behind everything that a client was told to be deleted
     OrderOfOffsets       I-38            log start <= high watermark <= end of the log, recovery <= durable <= end
@@ -15,7 +16,7 @@ because it saw each leader move its high watermark, and compares everything else
 """
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tidelog.broker.partition import Partition
 from tidelog.protocol.batch import walk
@@ -56,6 +57,7 @@ class Seen:
     leads: bool
     partition_epoch: int
     log_start: Offset
+    begun_anew: int
 
 
 class Oracle:
@@ -77,7 +79,9 @@ class Oracle:
         seen = self._seen.get((life, place))
         state = partition.state
         partition_epoch = state.partition_epoch if state is not None else -1
-        now = Seen(high_watermark, log.end_offset, leads, partition_epoch, log.log_start)
+        now = Seen(
+            high_watermark, log.end_offset, leads, partition_epoch, log.log_start, partition.begun_anew
+        )
         if seen is not None and seen == now:
             return
         self.looks += 1
@@ -85,6 +89,9 @@ class Oracle:
         known = self.committed.setdefault(place, Committed())
         if leads and (seen is None or not seen.leads):
             self._becomes_leader(life, partition, known)
+        if seen is not None and now.begun_anew > seen.begun_anew and _had_nothing(life, partition, seen):
+            self.counts["emptied logs that began anew"] += 1
+            seen = replace(seen, high_watermark=log.log_start, log_start=log.log_start)
         if seen is not None and high_watermark < seen.high_watermark and not self._unclean:
             raise Violation(
                 f"MonotonicWatermark: {life} {partition} went back from {seen.high_watermark} to {high_watermark}"
@@ -209,6 +216,12 @@ class Oracle:
                 raise Violation(
                     f"CommittedRecords: {life} {partition} differs at offset {offset} from what was committed"
                 )
+
+
+def _had_nothing(life: Life, partition: Partition, seen: Seen) -> bool:
+    """Whether all had been deleted from a log that is in no ISR: "beginning anew lowers its high watermark" (ADR 71)."""
+    state = partition.state
+    return seen.log_start == seen.end and state is not None and life[0] not in state.isr
 
 
 def _batches(log: Log, start: Offset, end: Offset) -> list[tuple[Offset, bytes]]:

@@ -15,6 +15,7 @@ from tidelog.protocol.errors import OffsetOutOfRange
 from tidelog.protocol.types import NO_OFFSET, BrokerId, Offset
 from tidelog.replication import followership
 from tidelog.replication.followership import Followership, LogView
+from tidelog.storage.data_directory import DataDirectory
 from tidelog.storage.flushing import Flush
 from tidelog.storage.log import Log
 from tidelog.storage.producers import APPEND, Producers
@@ -219,6 +220,16 @@ def log_starts_fall_back(plant: pytest.MonkeyPatch) -> None:
     plant.setattr(Opening, "__init__", planted)
 
 
+def a_stop_forgets_what_is_committed(plant: pytest.MonkeyPatch) -> None:
+    """KAFKA-1647: the marker says that the last checkpoint is exact, and it is the one before."""
+    close = DataDirectory.close
+
+    def planted(self: DataDirectory, _committed: object) -> None:
+        close(self, {})
+
+    plant.setattr(DataDirectory, "close", planted)
+
+
 PLANTS: list[Plant] = [
     high_watermark_without_enough_replicas,
     high_watermark_without_the_proposed,
@@ -240,6 +251,7 @@ PLANTS: list[Plant] = [
     followers_remembered_from_the_last_epoch,
     deletions_wait_for_nobody,
     log_starts_fall_back,
+    a_stop_forgets_what_is_committed,
 ]
 
 CAUGHT: list[Plant] = [
@@ -258,5 +270,6 @@ CAUGHT: list[Plant] = [
     the_recovered_tail_is_forgotten,
     deletions_wait_for_nobody,
     log_starts_fall_back,
+    a_stop_forgets_what_is_committed,
 ]
 """Those that storms catch within a few seeds; the rest have tests of their own in tests/broker."""

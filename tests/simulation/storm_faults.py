@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 
 from tests.simulation.cluster import Cluster
+from tests.simulation.storm_disks import check_clean_stop
 from tidelog.protocol.types import BrokerId
 from tidelog.testing.simulation.host import Host
 from tidelog.testing.simulation.world import World
@@ -22,10 +23,13 @@ class Faults:
         self.cluster = cluster
         self._dark: tuple[int, int] | None = None
         """The broker that lost power last, and in which of its lives."""
+        self._stopping: dict[int, int] = {}
+        """Brokers that were asked to stop in order, and in which of their lives."""
         self._restarts: list[tuple[float, Callable[[], None]]] = []
         faults: dict[Callable[[], None], float] = {
             self.kill: 3,
             self.kill_leader: 3,
+            self.stop: 2,
             self.pause: 2,
             self.cut: 2,
             self.cut_one_way: 2,
@@ -43,7 +47,8 @@ class Faults:
     # ── when ──────────────────────────────────────────────────────────────────────────────────────
 
     def strike(self) -> None:
-        """End what is due to end, and let something else go wrong."""
+        """Look at who has stopped, end what is due to end, and let something else go wrong."""
+        self._look_at_stops()
         self._bring_back()
         if any(self._faults.values()):
             self.world.chosen(self._faults)()
@@ -86,6 +91,38 @@ class Faults:
         self.world.counts["killed"] += 1
         self.cluster.hosts[number].kill()
         self._later(self.rng.uniform(0.05, 5), partial(self._start_again, number))
+
+    def stop(self) -> None:
+        """A broker is stopped in order; who takes too long for that is killed, as an operator would."""
+        alive = [n for n in self.cluster.alive() if n in self.cluster.brokers and n not in self._stopping]
+        if alive:
+            number = self.rng.choice(alive)
+            host, broker = self.cluster.hosts[number], self.cluster.brokers[number]
+            self.world.counts["asked to stop"] += 1
+            self._stopping[number] = host.life
+            assert host.loop is not None
+            host.loop.call_soon(broker.stop)
+            self._later(self.rng.uniform(1, 8), partial(self._lose_patience, number, host.life))
+
+    def _look_at_stops(self) -> None:
+        """Compare what was stored with what was known, before anything else happens to that disk."""
+        for number, life in list(self._stopping.items()):
+            host = self.cluster.hosts[number]
+            if host.alive and host.life == life:
+                continue
+            del self._stopping[number]
+            if host.life == life and host.exit_code == 0:
+                self.world.counts["stopped in order"] += 1
+                if check_clean_stop(host, self.cluster.brokers[number]):
+                    self.world.counts["stops compared with the disk"] += 1
+                self._later(self.rng.uniform(0.05, 3), partial(self._start_again, number))
+
+    def _lose_patience(self, number: int, life: int) -> None:
+        host = self.cluster.hosts[number]
+        if host.alive and host.life == life:
+            self.world.counts["killed while stopping"] += 1
+            host.kill()
+            self._start_again(number)
 
     def kill_all(self) -> None:
         """SIGKILL for every process of the cluster at once (I-24)."""

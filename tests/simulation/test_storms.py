@@ -23,6 +23,8 @@ FLOORS = {
     "killed": 500,
     "power cut": 100,
     "all power cut": 30,
+    "stops compared with the disk": 100,
+    "starts after clean": 100,
     "paused": 100,
     "controller killed": 100,
     "starts after process": 500,
