@@ -22,7 +22,6 @@ from random import Random
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from tidelog.broker.config import BrokerConfig
-from tidelog.broker.deadlines import Deadlines
 from tidelog.broker.fetcher import Fetcher, Follow
 from tidelog.broker.flusher import Flusher
 from tidelog.broker.io import in_a_thread
@@ -69,6 +68,7 @@ from tidelog.protocol.messages import (
     Welcome,
 )
 from tidelog.protocol.types import BrokerId
+from tidelog.replication.deadlines import Deadlines
 from tidelog.replication.throttle import Throttle
 from tidelog.storage.crashes import Life
 from tidelog.storage.data_directory import DataDirectory

@@ -33,7 +33,7 @@ INWARD: Final[Mapping[str, frozenset[str]]] = {
 
 COMPONENTS: Final = frozenset(INWARD)
 
-BROKER_SEES_OF_CONTROLLER: Final = ("facts", "image", "observer", "snapshot")
+BROKER_SEES_OF_CONTROLLER: Final = ("facts", "image", "observer", "snapshots")
 """A broker derives its roles from what the controller committed, and never calls the quorum's own modules."""
 
 EDGES: Final = frozenset({"spark", "testing", "cli"})
@@ -42,7 +42,6 @@ EDGES: Final = frozenset({"spark", "testing", "cli"})
 NODES: Final = frozenset(
     {
         "broker/broker.py",
-        "broker/deadlines.py",
         "broker/fetcher.py",
         "broker/flusher.py",
         "broker/membership.py",
@@ -50,6 +49,8 @@ NODES: Final = frozenset(
         "controller/controller.py",
         "controller/following.py",
         "controller/observer.py",
+        "controller/peers.py",
+        "replication/deadlines.py",
     }
 )
 """The modules that carry decisions out: they may import asyncio. A new node is added here, on purpose."""

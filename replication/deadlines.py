@@ -10,7 +10,7 @@ from tidelog.replication.delayed import Delayed
 
 
 class Deadlines:
-    """The deadlines of one broker's waiting answers, on the time of the event loop."""
+    """The deadlines of one node's waiting answers, on the time of the event loop."""
 
     def __init__(self, delayed: Delayed) -> None:
         self._delayed = delayed

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tidelog.broker.deadlines import Deadlines
+from tidelog.replication.deadlines import Deadlines
 from tidelog.replication.delayed import Delayed
 from tidelog.testing.simulation.host import Host
 from tidelog.testing.simulation.world import World
