@@ -63,6 +63,23 @@ def test_a_follower_is_refused_at_once_by_the_first_check_that_fails(
     assert asked.error == error.code
 
 
+def test_a_fetch_of_an_earlier_leadership_lets_nobody_join_or_commit() -> None:
+    """C-model: what 3 had then, it has cut off since under another leader, and the old fetch arrives late."""
+    node = Node()
+    node.lead(min_isr=3)
+    for _ in range(3):
+        node.produce(acks=1)
+    node.follow(2, isr=(2, 3), elr=(1,))
+    node.lead(isr=(1,), elr=(2, 3), min_isr=2)
+    assert node.fetched(3, 3, epoch=0, last_epoch=0).error == FencedLeaderEpoch.code
+    leadership = node.partition.leadership
+    assert leadership is not None
+    sent = leadership.alteration()
+    if sent is not None:
+        node.adopt(isr=tuple(member for member, _ in sent.members), elr=())
+    assert (node.partition.state.isr, node.partition.high_watermark) == ((1,), 0)  # type: ignore[union-attr]
+
+
 def test_epochs_come_before_who_leads(node: Node) -> None:
     node.follow(2, epoch=3)
     errors = [node.follower_fetch(3, 0, epoch=epoch).error for epoch in (2, 4, 3)]
@@ -88,6 +105,15 @@ def test_logs_that_part_are_told_at_once_and_nothing_is_noted(node: Node) -> Non
     assert asked.entry.diverging == EpochEnd(0, 2)
     assert (asked.entry.high_watermark, asked.data) == (-1, b"")
     assert node.partition.leadership.followers[BrokerId(2)].fetch_offset == -1  # type: ignore[union-attr]
+
+
+def test_other_records_up_to_the_same_end_commit_nothing(node: Node) -> None:
+    """I-10: by their end alone these logs would be the same."""
+    node.fill(2)
+    node.lead()
+    node.produce(acks=1)
+    told = [node.fetched(follower, 3, last_epoch=0).entry.diverging for follower in (2, 3)]
+    assert (told, node.partition.high_watermark) == ([EpochEnd(0, 2)] * 2, 2)
 
 
 def test_a_new_leader_tells_no_high_watermark_before_it_knows_it(node: Node) -> None:

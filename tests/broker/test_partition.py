@@ -58,6 +58,18 @@ def test_the_same_broker_elected_again_knows_of_nobody(node: Node) -> None:
     assert {f.fetch_offset for f in node.partition.leadership.followers.values()} == {-1}  # type: ignore[union-attr]
 
 
+def test_a_leadership_without_records_leaves_no_trace_in_the_epochs(node: Node) -> None:
+    """D1: an entry of its own would go stale when older records come, and make others cut what is committed."""
+    node.lead(epoch=1)
+    node.produce(acks=1)
+    node.lead(epoch=2)
+    node.follow(2, epoch=3)
+    node.partition.carry_out(Append(1, 0), at(1, epoch=1), 0)
+    assert (node.partition.log.end_offset, node.partition.log.epochs.entries) == (2, ((1, 0),))
+    node.lead(epoch=4)
+    assert node.fetched(2, 2, last_epoch=1).entry.diverging is None
+
+
 def test_losing_a_leadership_cuts_nothing_and_keeps_the_high_watermark(node: Node) -> None:
     node.lead()
     node.fill(2)
