@@ -17,7 +17,8 @@ test: ## every test
 simulate: setup ## storms over simulated clusters: SEED=7 for one, SEEDS=1000 for many
 	scripts/simulate $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),20)) $(if $(SECONDS),--seconds $(SECONDS))
 
-mutants: setup ## look for fresh seeds that catch each planted bug
+mutants: setup ## undo each rule (docs/RULES.md), then look for fresh seeds of storms that catch each planted bug
+	.venv/bin/python -m pytest -q tests/test_rules.py
 	scripts/simulate --mutants
 
 bench: setup ## measure, and compare with what this machine can do at best
@@ -35,7 +36,7 @@ evidence: setup ## tell which of the long runs that were kept still count
 	-scripts/model --check
 	scripts/simulate --check
 
-docs: setup ## regenerate docs/PROTOCOL.md
+docs: setup ## regenerate docs/PROTOCOL.md and docs/RULES.md
 	scripts/docs
 
 transcripts: setup ## play the replication transcripts, and write docs/LECTURE.md

@@ -1,0 +1,50 @@
+"""The rules that controllers keep: who may be elected, whose proposals count, what an end has cost (design 4)."""
+
+from typing import Any
+
+from tests.controller import changes, test_alterations, test_election, test_liveness
+from tests.rules.rule import Catcher, Instead, Rule
+from tidelog.controller import alterations, election, liveness
+from tidelog.controller.alterations import Alterations
+
+
+def case(cases: Any, sentence: str) -> Any:
+    """The row of a table of sentences."""
+    (found,) = (one for one in cases if one.sentence == sentence)
+    return found
+
+
+def becomes(sentence: str) -> Catcher:
+    """A change of a partition."""
+    return Catcher(test_election.test_what_becomes_of_a_partition, row=(case(changes.CASES, sentence),))
+
+
+def answered(sentence: str) -> Catcher:
+    """A proposal and its answer."""
+    return Catcher(
+        test_alterations.test_a_proposal_and_its_answer, row=(case(test_alterations.CASES, sentence),)
+    )
+
+
+def cost(said: str) -> Catcher:
+    """What an end has cost."""
+    return Catcher(test_liveness.test_an_end_costs_each_partition_what_its_flush_mode_says, row=(said,))
+
+
+RULES: dict[str, Rule] = {
+    # ── elections
+    "elr_kept": Rule("The last replica standing leaves the ISR for the ELR.", "4.7, D5, KIP-966", Instead(election, "leave", "(r for r in p.isr if r != broker)", "(r for r in p.isr if r != broker or len(p.isr) == 1)"), Catcher(test_election.test_who_is_being_fenced_is_not_elected_from_the_elr_that_it_enters), ("elr_kept", "D5")),
+    "elr_cleared_after_election": Rule("An election that fills the ISR empties the ELR.", "4.7, I-23", Instead(election, "change", "len(isr) >= least", "len(tuple(target_isr)) >= least"), becomes("the election of the elr may fill the isr"), ("elr_cleared_after_election",)),
+    "min_isr_in_record": Rule("Another min_isr is another record of the partition.", "D4, 4.7, I-23", Instead(election, "change", "min(min_isr or p.min_isr, max(1", "min(p.min_isr, max(1"), becomes("less to be in sync empties the elr"), ("min_isr_in_record", "D4")),
+    # ── what an end has cost
+    "lossy_leaves_elr": Rule("Who lost data leaves the ELR.", "4.5, D6, I-4", Instead(election, "_guaranteed", "tuple(r for r in complete if r != lost)", "tuple(complete)"), becomes("who lost data leaves the elr"), ("lossy_leaves_elr", "D6")),
+    "a_host_crash_is_lossy": Rule("The death of the machine costs an asynchronous log its standing.", "4.5, D6, I-25", Instead(liveness, "loss_of", "{CrashKind.CLEAN, CrashKind.PROCESS}", "{CrashKind.CLEAN, CrashKind.PROCESS, CrashKind.HOST}"), cost("the death of the machine"), ("lossy_leaves_elr", "D6")),
+    "a_kill_is_not_lossy": Rule("The death of the process costs nothing.", "4.5, D6, I-24", Instead(liveness, "loss_of", "{CrashKind.CLEAN, CrashKind.PROCESS}", "{CrashKind.CLEAN}"), cost("a kill"), ("D6",)),
+    "a_flushed_log_is_not_lossy": Rule("The death of the machine costs a log in group mode nothing.", "4.5, D6, I-25", Instead(liveness, "loss_of", "None if p.flush_group else lost", "lost"), cost("the death of the machine"), ("D6",)),
+    # ── proposals
+    "partition_epoch_cas": Rule("A proposal changes only the state that it names.", "4.7, I-16", Instead(Alterations, "_check_epochs", "alter.partition_epoch < p.partition_epoch", "False"), answered("an old state"), ("partition_epoch_cas",)),
+    "fenced_not_eligible": Rule("A fenced broker joins no ISR, whatever its leader believes.", "4.7, I-18, KIP-841", Instead(alterations, "_eligible", "not image.can_lead(member.broker_id, p.place)", "False", (("member.broker_epoch == image.live_epoch(member.broker_id)", "member.broker_epoch == image.brokers[member.broker_id].epoch"),)), answered("somebody fenced"), ("fenced_not_eligible",)),
+    "broker_epochs_in_alter": Rule("Who joins is the process that fetched.", "2.10, 4.7, KIP-903", Instead(alterations, "_eligible", "member.broker_epoch == image.live_epoch(member.broker_id)", "True"), answered("somebody registered anew"), ("broker_epochs_in_alter",)),
+    "alter_seq": Rule("A number is decided once, also when it was refused.", "D3, I-15", Instead(Alterations, "_check_number", "alter.alter_seq <= highest", "False"), Catcher(test_alterations.test_what_one_proposal_does_not_show, row=(test_alterations.a_refused_number_counts_as_seen,)), ("alter_seq", "D3")),
+    "alter_seq_of_a_copy": Rule("A copy of the last number is a copy.", "D3, I-15", Instead(Alterations, "_check_number", "alter.alter_seq <= highest", "alter.alter_seq < highest"), Catcher(test_alterations.test_what_one_proposal_does_not_show, row=(test_alterations.a_number_is_decided_once,)), ("alter_seq", "D3")),
+}  # fmt: skip

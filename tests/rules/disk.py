@@ -1,0 +1,50 @@
+"""The rules of the disk: what is durable, what may be trusted after an end, and whose directory it is (design 1, 7.4)."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tests.rules.rule import Catcher, Instead, Planted, Rule
+from tests.storage import test_crashes, test_identity, test_log, test_log_life, test_recovery
+from tests.storage.logs import Host
+from tidelog.storage import crashes, io
+from tidelog.storage.crashes import Life
+from tidelog.storage.flushing import Flush
+from tidelog.storage.log import Log
+from tidelog.storage.recovery import Opening
+from tidelog.storage.scan import Scan
+from tidelog.storage.segment import Segment
+
+
+@contextmanager
+def directory() -> Iterator[Path]:
+    """An empty directory of the real disk."""
+    with TemporaryDirectory() as path:
+        yield Path(path)
+
+
+WRITTEN_AGAIN = Catcher(test_recovery.test_what_recovery_keeps_it_has_written_and_flushed_again, row=(0,))
+A_ROLL = Catcher(test_log_life.test_a_segment_that_was_just_begun_is_there_after_its_flush)
+ENDS = Catcher(test_crashes.test_the_worst_end_is_reported_until_a_registration_is_on_record, (directory,))
+CHECKED = Instead(Scan, "__iter__", "check_body(piece, header, index)", "pass")
+
+RULES: dict[str, Rule] = {
+    # ── flushing
+    "flush_covers_what_was_there": Rule("A flush covers what was written before it began.", "1.9, 7.4, I-32", Instead(Log, "end_flush", "self.durable_offset = flush.upto", "self.durable_offset = self.end_offset"), Catcher(test_log.test_a_flush_covers_what_was_there_when_it_began, (Host,)), ("the end taken after the flush",)),
+    "failed_flush_ends_the_process": Rule("A failed flush ends the process.", "D12, 7.4, I-31", Instead(Flush, "run", "self.error = error", "pass"), Catcher(test_log.test_a_failed_flush_ends_the_process, (Host,)), ("D12",)),
+    "failed_flush_is_not_tried_again": Rule("A failed flush is not tried again: the second one would succeed and prove nothing.", "D12, 7.4, I-31", Instead(Flush, "run", "self.error = error", "self.run()"), Catcher(test_log.test_a_failed_flush_ends_the_process, (Host,)), ("D12", "a failed flush tried again")),
+    "names_are_flushed": Rule("A new file's name is flushed with it.", "7.4, I-30, KAFKA-3968", Planted(test_log_life.a_flush_that_forgets_the_names, (Flush, "run")), A_ROLL, ("names not flushed",)),
+    "full_disk": Rule("A write that did not fit leaves no trace.", "7.4, I-33", Instead(Segment, "cut_back", "self.file().truncate(self.size)", "pass"), Catcher(test_log.test_a_full_disk_refuses_the_batch_and_leaves_no_trace_of_it, (Host,)), ("a part of a write, and a full disk",)),
+    # ── recovery
+    "page_cache_is_not_trusted": Rule("Recovery writes again what it keeps.", "D12, 7.4, I-31", Planted(test_log_life.recovery_that_trusts_the_page_cache, (Opening, "_verify")), WRITTEN_AGAIN, ("D12", "the page cache trusted")),
+    "recovery_flushes": Rule("Recovery flushes what it keeps before it says that it is durable.", "D12, 7.4, I-30", Instead(Opening, "_flushed", "segment.file().flush()", "pass"), WRITTEN_AGAIN, ("D12", "recovery not flushed")),
+    "recovery_flushes_names": Rule("Recovery flushes the names of what it keeps, too.", "7.4, I-30, KAFKA-3968", Instead(Opening, "_flushed", "self._directory.flush()", "pass"), WRITTEN_AGAIN, ("recovery not flushed", "names not flushed")),
+    "torn_tail": Rule("Recovery checks every byte of what was not durable.", "7.4, I-36", CHECKED, Catcher(test_recovery.test_a_flipped_bit_in_the_tail_ends_the_log_before_its_batch), ("a bit flipped above the recovery point",)),
+    "torn_pages": Rule("What recovery keeps is a beginning of what was written, whichever pages survived.", "7.4, I-30", CHECKED, Catcher(test_recovery.test_pages_that_survive_a_loss_of_power_in_any_order_leave_a_beginning_of_what_was_written), ("any subset of pages",)),
+    # ── whose it is, and how the last life ended
+    "one_process": Rule("One process at a time has the directory.", "7.4, I-52", Instead(io._Directory, "lock", "fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)", "pass"), Catcher(test_identity.test_a_second_process_is_refused_and_told_who_holds_the_directory, (directory,)), ("flock",)),
+    "boot_id": Rule("A loss of power is never taken for a kill.", "D6, I-25", Instead(crashes, "classify", "running.place == here", "running.place.directory_id == here.directory_id"), ENDS, ("D6",)),
+    "marker": Rule("A start is on record before any log is opened, so a kill is never taken for a loss of power.", "D6, I-24", Instead(Life, "begin", "written = life._write_if_it_fits(marker)", "written = True"), ENDS, ("D6",)),
+    "worst_end": Rule("The worst end since the last registration is what counts.", "D6, I-25", Instead(Life, "begin", "max(last.worst, last_end)", "last_end"), ENDS, ("D6",)),
+}  # fmt: skip
