@@ -95,16 +95,18 @@ class History:
     """How many were acknowledged in all."""
     forgiven: int = 0
     """How often disks have lost their log starts."""
+    distrusted: Callable[[], bool] = lambda: False
+    """Whether a disk has, and its leader may not know that yet."""
 
     def wants_deleted(self, place: Place, offset: Offset) -> int:
         """A client is about to ask for it; what it is to show when it was told that it is done."""
         self.asked[place] = max(self.asked.get(place, 0), 1 << 62 if offset == NO_OFFSET else offset)
-        return self.forgiven
+        return -1 if self.distrusted() else self.forgiven
 
     def was_deleted(self, place: Place, offset: Offset, ticket: int) -> None:
         """A client was told so; what a disk may have lost since it asked counts for nothing."""
         self.deletions_told += 1
-        if ticket == self.forgiven:
+        if ticket == self.forgiven and not self.distrusted():
             self.deletions.append((self.now_s(), place, offset))
             self.deleted(place, offset)
 

@@ -89,11 +89,12 @@ class Harm:
         self._hosts = hosts
         self._copies: dict[tuple[int, str], bytes] = {}
 
-    def remember(self, number: int) -> None:
-        """Keep a copy of each checkpoint as it is now."""
-        disk = self._hosts[number].disk
-        for name in _checkpoints(disk):
-            self._copies[number, name] = _visible(disk, name)
+    def remember(self) -> None:
+        """Keep a copy of some checkpoints as they are now."""
+        for number, host in self._hosts.items():
+            for name in _checkpoints(host.disk):
+                if (number, name) not in self._copies or self._rng.random() < 0.2:
+                    self._copies[number, name] = _visible(host.disk, name)
 
     def strike(self, number: int) -> str | None:
         """Harm one checkpoint of a broker that is down: how, and which; None if there is nothing to harm."""

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from functools import partial
 
 from tests.simulation.cluster import Cluster
-from tests.simulation.storm_disks import check_clean_stop
+from tests.simulation.storm_disks import Harm, check_clean_stop
 from tidelog.protocol.types import BrokerId
+from tidelog.storage.checkpoints import LOG_STARTS
 from tidelog.testing.simulation.host import Host
 from tidelog.testing.simulation.world import World
 
@@ -17,7 +18,15 @@ from tidelog.testing.simulation.world import World
 class Faults:
     """What one seed does to its cluster."""
 
-    def __init__(self, world: World, cluster: Cluster, *, power_cuts: bool, grouped: bool) -> None:
+    def __init__(
+        self,
+        world: World,
+        cluster: Cluster,
+        *,
+        power_cuts: bool,
+        grouped: bool,
+        forgive: Callable[[], None],
+    ) -> None:
         self.world = world
         self.rng = world.rng
         self.cluster = cluster
@@ -25,6 +34,13 @@ class Faults:
         """The broker that lost power last, and in which of its lives."""
         self._stopping: dict[int, int] = {}
         """Brokers that were asked to stop in order, and in which of their lives."""
+        self._forgive = forgive
+        """Somebody is told that a disk has lost its log starts."""
+        self._harm = Harm(world.rng, cluster.hosts)
+        self._harmed = self.rng.choice([0, 0.2, 0.6])
+        """How many of those who start again find a checkpoint harmed."""
+        self._without_starts: dict[int, int] = {}
+        """Brokers that have lost their log starts, and the life before that."""
         self._restarts: list[tuple[float, Callable[[], None]]] = []
         faults: dict[Callable[[], None], float] = {
             self.kill: 3,
@@ -50,6 +66,7 @@ class Faults:
         """Look at who has stopped, end what is due to end, and let something else go wrong."""
         self._look_at_stops()
         self._bring_back()
+        self._harm.remember()
         if any(self._faults.values()):
             self.world.chosen(self._faults)()
 
@@ -70,8 +87,27 @@ class Faults:
             back()
 
     def _start_again(self, number: int) -> None:
-        if not self.cluster.hosts[number].alive:
-            self.cluster.start(number)
+        host = self.cluster.hosts[number]
+        if host.alive:
+            return
+        if self.rng.random() < self._harmed:
+            what = self._harm.strike(number)
+            if what is not None:
+                self.world.counts["checkpoints harmed"] += 1
+                self.world.counts[f"harmed: {what}"] += 1
+                if LOG_STARTS in what:
+                    self._without_starts[number] = host.life
+                    self._forgive()
+        self.cluster.start(number)
+
+    def deletions_may_come_back(self) -> bool:
+        """Whether a broker has lost its log starts and has not come back in sync since (design 1.5).
+
+        Until then its leader may still count on what it had deleted.
+        """
+        lost = {n: life for n, life in self._without_starts.items() if not self._in_sync(n, life)}
+        self._without_starts = lost
+        return bool(lost)
 
     # ── processes and machines ────────────────────────────────────────────────────────────────────
 

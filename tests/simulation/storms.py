@@ -76,7 +76,9 @@ class Storm:
             self.cluster,
             power_cuts=weather.power_cuts,
             grouped=("flush.mode", "group") in weather.config,
+            forgive=self._forgive,
         )
+        self.history.distrusted = self.faults.deletions_may_come_back
 
     # ── the course of it ──────────────────────────────────────────────────────────────────────────
 
@@ -145,6 +147,11 @@ class Storm:
         replicas = self.cluster.replicas()
         begins = {place: p.log.log_start for (_, place), p in replicas.items() if p.leadership is not None}
         return all(p.log.log_start >= begins[place] for (_, place), p in replicas.items())
+
+    def _forgive(self) -> None:
+        """A disk has lost its log starts: what was deleted may come back."""
+        self.history.forgive()
+        self.cluster.oracle.forgive_deletions()
 
     def account(self) -> None:
         """All replicas are the same; what was acknowledged is there; what was read is there."""

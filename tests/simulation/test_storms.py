@@ -25,6 +25,7 @@ FLOORS = {
     "all power cut": 30,
     "stops compared with the disk": 100,
     "starts after clean": 100,
+    "checkpoints harmed": 200,
     "paused": 100,
     "controller killed": 100,
     "starts after process": 500,
