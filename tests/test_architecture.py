@@ -106,7 +106,7 @@ def test_an_arrow_that_turns_is_found(tree: Path, path: str, source: str) -> Non
     assert [line.split(":")[0] for line in check_layers(tree)] == [path]
 
 
-@pytest.mark.parametrize("name", ["facts", "image", "observer", "snapshot"])
+@pytest.mark.parametrize("name", ["facts", "image", "observer", "snapshots"])
 def test_a_broker_sees_what_the_controller_committed(tree: Path, name: str) -> None:
     plant(
         tree, "broker/x.py", f"from tidelog.controller.{name} import X\nfrom tidelog.controller import {name}"

@@ -71,6 +71,8 @@ class Book:
         self, *partitions: PartitionState, live: Iterable[int] = (1, 2, 3), fenced: Iterable[int] = ()
     ) -> None:
         self.image = Image()
+        self.batches: list[bytes] = []
+        """The log, one batch behind the other."""
         self.say(ClusterInitialized(CLUSTER, NOW))
         for number in sorted({*live, *fenced}):
             self.register(number)
@@ -83,6 +85,7 @@ class Book:
         """One batch."""
         batch = encode_facts(facts, NOW)
         stamp(batch, self.image.end_offset, 1)
+        self.batches.append(bytes(batch))
         changes = self.image.replay(batch)
         self.image.check()
         return changes
