@@ -29,6 +29,7 @@ Time is in milliseconds of a monotonic clock.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from random import Random
 from typing import Final, NamedTuple, TypeAlias
 
@@ -152,6 +153,9 @@ class Progress:
 
     heard_ms: float
     """When it fetched last; before it has, when the epoch began."""
+    followed_ms: float = -inf
+    """When it followed for sure. A fetch may have lain unread while others were elected; whoever sends the next one has
+    been answered, or was told who leads, so it followed still when the one before came."""
     end_offset: Offset = NO_OFFSET
     """What it has on stable storage; -1: it has not fetched in this epoch."""
     complete_ms: float = 0
@@ -239,9 +243,13 @@ class Quorum:
         return isinstance(role, Leader) and self.high_watermark > role.begins != NO_OFFSET
 
     def holds_lease(self, now_ms: float) -> bool:
-        """Whether a majority has fetched lately enough that nobody can have been elected since (4.3)."""
+        """Whether a majority has followed so lately that whoever was elected since still waits (4.3)."""
         role = self.role
-        return isinstance(role, Leader) and self._heard(role, now_ms - self._config.fetch_timeout_ms)
+        if not isinstance(role, Leader):
+            return False
+        since_ms = now_ms - self._config.fetch_timeout_ms
+        followed = sum(progress.followed_ms >= since_ms for progress in role.voters.values())
+        return followed + 1 >= self._majority()
 
     def deadline_ms(self) -> float | None:
         """When `tick` has something to do next."""
@@ -260,10 +268,6 @@ class Quorum:
 
     def _majority(self) -> int:
         return len(self.voters) // 2 + 1
-
-    def _heard(self, role: Leader, since_ms: float) -> bool:
-        heard = sum(progress.heard_ms >= since_ms for progress in role.voters.values())
-        return heard + 1 >= self._majority()
 
     def _untold(self, role: Leader) -> list[BrokerId]:
         return [voter for voter, progress in role.voters.items() if progress.end_offset == NO_OFFSET]
@@ -376,7 +380,11 @@ class Quorum:
         self._check_addressed(request.voter_id, request.voter_directory_id)
         known = self.directories
         if known is not None and known.get(request.candidate_id) != request.candidate_directory_id:
-            raise InvalidVoterKey(f"controller {request.candidate_id} does not vote with that disk")
+            # A new disk knows of nobody, and the leader believes that it is told already: so it is told here.
+            why = f"controller {request.candidate_id} does not vote with that disk"
+            return VoteReply(
+                InvalidVoterKey.code, why, self.epoch, self.leader_id, directory_id=self._directory_id
+            )
         self._enter(request.epoch, now_ms)
         granted = (
             request.epoch == self.epoch
@@ -408,11 +416,10 @@ class Quorum:
 
     def on_vote_reply(self, asked: Vote, reply: VoteReply, now_ms: float, log: LogEnd) -> list[Step]:
         """A voter has answered."""
-        if reply.error:
-            return self._counted(asked, now_ms, log, granted=False, directory_id=None)
-        if not reply.granted:
+        granted = reply.granted and not reply.error
+        if not granted:
             self.heard_of(reply.leader_id, reply.epoch, now_ms)
-        return self._counted(asked, now_ms, log, granted=reply.granted, directory_id=reply.directory_id)
+        return self._counted(asked, now_ms, log, granted=granted, directory_id=reply.directory_id)
 
     def _counted(
         self, asked: Vote, now_ms: float, log: LogEnd, *, granted: bool, directory_id: bytes | None
@@ -530,7 +537,7 @@ class Quorum:
         if not isinstance(role, Leader) or voter not in role.voters or known.get(voter) != directory_id:
             return False  # an observer, or a voter on another disk
         progress = role.voters[voter]
-        progress.heard_ms = now_ms
+        progress.followed_ms, progress.heard_ms = progress.heard_ms, now_ms
         progress.end_offset = fetch_offset
         if fetch_offset >= end_offset:
             progress.complete_ms = now_ms
