@@ -9,7 +9,7 @@
 Numbers are big-endian, checksums are CRC-32C. What it keeps true (design 4.13; docs/STORAGE.md, 13; I-47):
 
 * The bytes depend on the image, its end and its epoch and on nothing else: not on the node, the clock, or how the
-  image came about. So a fetch of one may go on at another node.
+  image came about. So a fetch of one may go on at another node; if that is of another version, the foot tells.
 * A file that is cut short, has another name, or has changed in any bit is refused (CorruptSnapshot) before anything
   in it is believed. Every version to come begins with the same 18 bytes, so that "written by a newer tidelog" is
   believed only of what one wrote.

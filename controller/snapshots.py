@@ -16,7 +16,7 @@ What it keeps true (docs/STORAGE.md, 13; I-34, I-43, I-47):
 * A snapshot is of committed batches only, so none is ever wrong, only old: one that comes back after a loss of power
   is removed again when it is of no use.
 * What the log says below its start is known by one number: the epoch of its last batch there, which is the epoch of
-  the snapshot that ends where the log starts (`floor`). ADR 71 has what becomes of a log that forgets it.
+  the snapshot that ends where the log starts (`floor`; ADR 82).
 """
 
 from collections.abc import Generator, Iterator
@@ -37,7 +37,7 @@ FETCHED: Final = ".fetched.part"
 """Another name than that of one being written, so that the two never meet in one file."""
 
 KEPT: Final = 2
-FACTS_PER_STEP: Final = 100
+FACTS_PER_STEP: Final = 50
 """Facts that are added up before an event loop may breathe."""
 
 SNAPSHOT_BYTES_MAX: Final = 4 << 30
