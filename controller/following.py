@@ -86,7 +86,10 @@ class FollowingConfig:
 class Copy(Protocol):
     """A node's copy of the metadata log, and whom it believes to lead."""
 
-    log: Log
+    @property
+    def log(self) -> Log:
+        """The metadata log."""
+        ...
 
     @property
     def quorum_epoch(self) -> Epoch:

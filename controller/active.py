@@ -1,0 +1,272 @@
+"""The active controller's decisions: one request after the other, on the image with all that was appended (design 4.2).
+
+    serve(request) ──► steps ──► reply       each step appends at most one batch; between two, others are served
+
+What it keeps true:
+
+* Nothing happens between looking at the image and appending what follows from it.
+* A request that addresses another epoch of the quorum changes nothing (DECISIONS 7).
+* What needs many batches is decided anew for each of them: others may have been served meanwhile.
+
+It lives as long as one leadership of the quorum, and what it remembers (who was heard when, which proposals were
+seen) is forgotten with it. Whoever carries it sends a reply when `MetadataLog.when_committed` says so.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final, TypeAlias
+
+from tidelog.controller.alterations import Alterations
+from tidelog.controller.election import fence, lead_again
+from tidelog.controller.facts import Fact, NothingHappened, ProducerIdsTaken
+from tidelog.controller.image import Image
+from tidelog.controller.liveness import (
+    LivenessConfig,
+    Sessions,
+    beat,
+    caught_up,
+    check_broker,
+    register,
+    start_in_force,
+)
+from tidelog.controller.metadata_log import MetadataLog
+from tidelog.controller.placement import place_new
+from tidelog.controller.topics import Replicas, TopicDefaults, create_topic, remove_topic
+from tidelog.protocol.errors import NotController, TidelogError
+from tidelog.protocol.messages import (
+    AllocateProducerIds,
+    AllocateProducerIdsReply,
+    AlterPartition,
+    AlterPartitionReply,
+    BrokerHeartbeat,
+    BrokerHeartbeatReply,
+    CreatedTopic,
+    CreateTopics,
+    CreateTopicsReply,
+    DeleteTopics,
+    DeleteTopicsReply,
+    NewTopic,
+    PartitionAltered,
+    RegisterBroker,
+    RegisterBrokerReply,
+    RemovedTopic,
+    Reply,
+    Request,
+)
+from tidelog.protocol.types import NO_EPOCH, NO_OFFSET, BrokerId, Epoch, Offset, TopicId
+
+Steps: TypeAlias = Generator[None, None, Reply]
+"""Goes on with what a request asks for; its value is the reply. Others may be served wherever it yields."""
+
+PRODUCER_IDS: Final = 1000
+"""Producer ids that a broker is given at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActiveConfig:
+    """What the active controller goes by."""
+
+    liveness: LivenessConfig = field(default_factory=LivenessConfig)
+    topics: TopicDefaults = field(default_factory=TopicDefaults)
+
+
+class Active:
+    """One leadership of the quorum. Time is in milliseconds of a monotonic clock."""
+
+    def __init__(
+        self,
+        metadata: MetadataLog,
+        epoch: Epoch,
+        begins: Offset,
+        config: ActiveConfig,
+        *,
+        now_ms: int,
+        wall_ms: Callable[[], int],
+        new_id: Callable[[], bytes],
+        appended: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.epoch = epoch
+        self.config = config
+        unfenced = [broker for broker, state in metadata.working.brokers.items() if not state.fenced]
+        self.sessions = Sessions(config.liveness, unfenced, now_ms, begins)
+        self._metadata = metadata
+        self._alterations = Alterations()
+        self._wall_ms = wall_ms
+        self._new_id = new_id
+        self._appended = appended
+        self._handlers: dict[type[Request], Callable[[Any, int], Reply | Steps]] = {
+            RegisterBroker: self._register,
+            BrokerHeartbeat: self._beat,
+            AlterPartition: self._alter,
+            CreateTopics: self._create_topics,
+            DeleteTopics: self._delete_topics,
+            AllocateProducerIds: self._allocate,
+        }
+
+    @property
+    def image(self) -> Image:
+        """The cluster with all that was appended: decisions are made on it."""
+        return self._metadata.working
+
+    @property
+    def serves(self) -> frozenset[type[Request]]:
+        """What it answers."""
+        return frozenset(self._handlers)
+
+    def serve(self, request: Any, now_ms: int) -> Steps:
+        """What becomes of a request."""
+        try:
+            if request.quorum_epoch != self.epoch:
+                raise NotController(
+                    f"the request addresses epoch {request.quorum_epoch} of the quorum, this is {self.epoch}"
+                )
+            result = self._handlers[type(request)](request, now_ms)
+            if isinstance(result, Generator):
+                result = yield from result
+        except TidelogError as error:
+            return self._refusal(request, error)
+        return result
+
+    def _refusal(self, request: Any, error: TidelogError) -> Reply:
+        about: dict[str, Any] = {"error": error.code, "message": str(error), "quorum_epoch": self.epoch}
+        if isinstance(request, RegisterBroker):
+            about["start"] = start_in_force(self.image, request)
+        reply: Reply = request.reply(**about)
+        return reply
+
+    def append(self, facts: Sequence[Fact]) -> Offset:
+        """All of this is so from now on. Where the first of it stands."""
+        before = self.image
+        base = self._metadata.log.end_offset
+        if facts:
+            self.sessions.appended(facts, base, before)
+            self._metadata.append(facts, self.epoch, self._wall_ms())
+            self._appended()
+        return base
+
+    # ── brokers ───────────────────────────────────────────────────────────────────────────────────
+
+    def _register(self, request: RegisterBroker, now_ms: int) -> Steps:
+        while True:
+            live = self.sessions.is_live(request.broker_id, now_ms)
+            end = self._metadata.log.end_offset
+            facts, epoch = register(self.image, request, end, session_is_live=live)
+            self.append(facts)
+            if epoch != NO_EPOCH:
+                break
+            yield
+        if facts:
+            self.sessions.began(request.broker_id, now_ms)
+        cluster = self.image.cluster_id or b""
+        return RegisterBrokerReply(broker_epoch=epoch, cluster_id=cluster.hex(), quorum_epoch=self.epoch)
+
+    def _beat(self, request: BrokerHeartbeat, now_ms: int) -> Steps:
+        check_broker(self.image, request.broker_id, request.broker_epoch)
+        self.sessions.heard(request.broker_id, now_ms, request.metadata_offset)
+        while (result := beat(self.image, self.sessions, request, now_ms)).goes_on:
+            self.append(result.facts)
+            yield
+        self.append(result.facts)
+        if result.begins_shutdown:
+            self.sessions.relieved(request.broker_id, self._metadata.log.end_offset, now_ms)
+        return BrokerHeartbeatReply(
+            fenced=result.fenced,
+            should_shutdown=result.should_shutdown,
+            caught_up=caught_up(request),
+            session_timeout_ms=self.config.liveness.session_timeout_ms,
+            quorum_epoch=self.epoch,
+            renews=self.sessions.renews(request),
+        )
+
+    def fence(self, broker: BrokerId, epoch: Epoch) -> Generator[None, None, None]:
+        """It is not alive any more: take everything from that registration."""
+        while (known := self.image.brokers.get(broker)) and known.epoch == epoch and not known.fenced:
+            self.append(fence(self.image, broker))
+            yield
+
+    def overdue(self, now_ms: int) -> Generator[None, None, None] | None:
+        """Fence who has been silent for too long, if anybody has."""
+        broker = self.sessions.overdue(self.image, now_ms)
+        return None if broker is None else self.fence(broker, self.image.brokers[broker].epoch)
+
+    def begin(self) -> Generator[None, None, None]:
+        """What an earlier leadership may have left undone."""
+        for broker in sorted(self.image.brokers):
+            while self.image.live_epoch(broker) is not None and (facts := lead_again(self.image, broker)):
+                self.append(facts)
+                yield
+
+    def idle(self) -> None:
+        """Nothing has happened for a while: say so, that one can see who is behind."""
+        self.append([NothingHappened()])
+
+    # ── partitions ────────────────────────────────────────────────────────────────────────────────
+
+    def _alter(self, request: AlterPartition, _now_ms: int) -> Reply:
+        decisions = self._alterations.decide(self.image, request)
+        offset = self.append([decision.state.changed() for decision in decisions if decision.state])
+        entries = []
+        for asked, state, error in decisions:
+            at = NO_OFFSET if error else offset if state else self._metadata.log.end_offset - 1
+            offset += state is not None
+            code, told = (error.code, str(error)) if error else (0, None)
+            entries.append(PartitionAltered(asked.topic_id, asked.index, code, told, at))
+        return AlterPartitionReply(partitions=tuple(entries), quorum_epoch=self.epoch)
+
+    # ── topics ────────────────────────────────────────────────────────────────────────────────────
+
+    def _create_topics(self, request: CreateTopics, _now_ms: int) -> Steps:
+        entries = []
+        for topic in request.topics:
+            entries.append(self._create_topic(topic, validate_only=request.validate_only))
+            yield
+        end = self._metadata.log.end_offset
+        return CreateTopicsReply(tuple(entries), metadata_offset=end, quorum_epoch=self.epoch)
+
+    def _create_topic(self, topic: NewTopic, *, validate_only: bool) -> CreatedTopic:
+        topic_id = self._new_id()
+
+        def place(partitions: int, factor: int) -> list[Replicas]:
+            return place_new(self.image.brokers.values(), partitions, factor, Random(topic_id))
+
+        try:
+            facts = create_topic(self.image, topic, topic_id, place, self.config.topics)
+        except TidelogError as error:
+            return CreatedTopic(topic.name, error.code, str(error))
+        if validate_only:
+            return CreatedTopic(topic.name)
+        self.append(facts)
+        partitions = self.image.partitions_of(topic_id)
+        return CreatedTopic(
+            topic.name,
+            topic_id=topic_id,
+            partitions=len(partitions),
+            replication_factor=len(partitions[0].replicas),
+        )
+
+    def _delete_topics(self, request: DeleteTopics, _now_ms: int) -> Steps:
+        asked: list[tuple[str, TopicId | None]] = [(name, None) for name in request.names]
+        asked += [("", topic_id) for topic_id in request.ids]
+        entries = []
+        for name, topic_id in asked:
+            entries.append(self._delete_topic(name, topic_id))
+            yield
+        end = self._metadata.log.end_offset
+        return DeleteTopicsReply(tuple(entries), metadata_offset=end, quorum_epoch=self.epoch)
+
+    def _delete_topic(self, name: str, topic_id: TopicId | None) -> RemovedTopic:
+        try:
+            facts = remove_topic(self.image, name, topic_id)
+        except TidelogError as error:
+            return RemovedTopic(name, topic_id, error.code, str(error))
+        topic_id = topic_id or self.image.topic_ids[name]
+        name = self.image.topics[topic_id].name
+        self.append(facts)
+        return RemovedTopic(name, topic_id)
+
+    def _allocate(self, request: AllocateProducerIds, _now_ms: int) -> Reply:
+        check_broker(self.image, request.broker_id, request.broker_epoch)
+        first = self.image.next_producer_id
+        self.append([ProducerIdsTaken(request.broker_id, request.broker_epoch, first + PRODUCER_IDS)])
+        return AllocateProducerIdsReply(first=first, count=PRODUCER_IDS, quorum_epoch=self.epoch)

@@ -1,0 +1,596 @@
+"""A controller's node: it votes, follows or leads, and while it leads the cluster is decided here (design 4.2, 4.12).
+
+    quorum     who leads, how far the log is committed        metadata   the log and its two images
+    active     one leadership: what brokers and operators ask for             readers    who follows the log
+
+What it keeps true:
+
+* What the quorum has promised is durable before anything else is done with it (`_carry`), I-45.
+* A leadership begins to serve when its own first record is committed, and ends, for everybody who waits, in the
+  same turn in which the quorum's does.
+* A reply leaves when all that it may rest upon is committed (I-50). Heartbeats are answered only while a majority is
+  heard (4.3): a controller that was replaced without knowing it extends no lease.
+* An error of the log, of the fold, or of a file ends `run`: whoever runs a controller stops its process then.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Generator
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final, NoReturn, Protocol
+
+from tidelog.controller.active import Active
+from tidelog.controller.ballot import Ballot
+from tidelog.controller.config import ControllerConfig
+from tidelog.controller.contacts import Contacts
+from tidelog.controller.facts import (
+    METADATA,
+    METADATA_TOPIC_ID,
+    ClusterInitialized,
+    Fact,
+    LeaderElected,
+    Voter,
+    VotersNamed,
+)
+from tidelog.controller.following import Address, Following, Reader
+from tidelog.controller.image import Image
+from tidelog.controller.io import in_a_thread
+from tidelog.controller.metadata_log import MetadataLog
+from tidelog.controller.peers import Peers, is_gone
+from tidelog.controller.quorum import Lead, Quorum, Send, Step
+from tidelog.controller.readers import Readers
+from tidelog.protocol.bounds import Bounds
+from tidelog.protocol.errors import (
+    InconsistentClusterId,
+    NotController,
+    TidelogError,
+    UnsupportedVersion,
+)
+from tidelog.protocol.io import Incoming, listen
+from tidelog.protocol.limits import DEFAULT
+from tidelog.protocol.messages import (
+    BeginEpoch,
+    BrokerHeartbeat,
+    EndEpoch,
+    Fetch,
+    Hello,
+    RegisterBroker,
+    Reply,
+    Vote,
+    VoteReply,
+    Welcome,
+)
+from tidelog.protocol.types import BrokerId, Epoch, Offset
+from tidelog.replication.deadlines import Deadlines
+from tidelog.replication.followership import LogView
+from tidelog.storage.crashes import Life
+from tidelog.storage.data_directory import DataDirectory
+from tidelog.storage.files import Directory
+from tidelog.storage.identity import Claim, adopt_cluster, claim
+from tidelog.storage.log import Log
+from tidelog.storage.names import parse_partition
+from tidelog.storage.open_segments import OpenSegments
+
+logger = logging.getLogger(__name__)
+
+_SLICE_S: Final = 0.002
+_CHECKPOINT_S: Final = 5.0
+"""How often it is written down how far the log is committed: a restart replays from there."""
+
+
+class Clock(Protocol):
+    """The wall clock; monotonic time is the loop's."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What a process gives its controller: the world, as far as it needs it."""
+
+    directory: Directory
+    clock: Clock
+    boot_id: str
+    pid: int
+    rng: Random
+    new_id: Callable[[], bytes]
+    """16 random bytes."""
+    new_guard: Callable[[], contextlib.AbstractContextManager[object]]
+    """A lock for files that several threads write."""
+    halt: Callable[[str], NoReturn]
+    """End the process at once, leaving no marker of a clean stop."""
+
+
+class Controller:
+    """One controller's node. `run` it."""
+
+    def __init__(self, config: ControllerConfig, environment: Environment) -> None:
+        self.config = config
+        self.node_id = config.node_id
+        self.port = config.port
+        """Where it really listens."""
+        self.quorum: Quorum
+        self.metadata: MetadataLog
+        self.active: Active | None = None
+        """While it leads, and its own first record is committed."""
+        self._env = environment
+        self._bounds = Bounds(DEFAULT)
+        self._addresses: dict[BrokerId, Address] = {
+            BrokerId(number): (host, port) for number, host, port in config.voters
+        }
+        self._claim: Claim
+        self._data: DataDirectory
+        self._ballot: Ballot
+        self._readers: Readers
+        self._deadlines: Deadlines
+        self._peers: Peers
+        self._following: Following | None = None
+        self._follows: asyncio.Task[None] | None = None
+        self._group: asyncio.TaskGroup
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._contacts: Contacts
+        self._appended = asyncio.Event()
+        self._durable = asyncio.Event()
+        self._quorum_moved = asyncio.Event()
+        self._stop_asked = asyncio.Event()
+
+    @property
+    def epoch(self) -> Epoch:
+        """The quorum's, as far as this node knows."""
+        return self.quorum.epoch
+
+    @property
+    def working(self) -> Image:
+        """The cluster with all that this node's log says."""
+        return self.metadata.working
+
+    # ── a life ────────────────────────────────────────────────────────────────────────────────────
+
+    async def run(self, ready: Callable[[], None] = lambda: None) -> None:
+        """Serve until `stop`, or until cancelled: that is as if killed. Raises what it cannot go on with."""
+        await self._open()
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            listener = await listen(self.config.host, self.config.port, self._receive, self._bounds)
+            self.port = listener.port
+            self._addresses[self.node_id] = self.config.host, listener.port
+            self._begin()
+            try:
+                for work in (
+                    self._elections(),
+                    self._flush(),
+                    self._watch(),
+                    self._idle(),
+                    self._checkpoints(),
+                ):
+                    self._spawn(work)
+                ready()
+                await self._stop_asked.wait()
+                await self._resign()
+            finally:
+                listener.close()
+            await listener.wait_closed()
+            for task in list(self._tasks):
+                task.cancel()
+        await self._close()
+
+    def stop(self) -> None:
+        """Stop in order: let another one lead, and close the log so that nothing is scanned."""
+        self._stop_asked.set()
+
+    async def _open(self) -> None:
+        env, config = self._env, self.config
+        self._claim = claim(
+            env.directory,
+            role="controller",
+            node_id=config.node_id,
+            cluster_id=None,
+            new_directory_id=env.new_id(),
+            pid=env.pid,
+        )
+        life = Life.begin(
+            env.directory,
+            directory_id=self._claim.identity.directory_id,
+            incarnation_id=env.new_id(),
+            boot_id=env.boot_id,
+            has_partitions=any(parse_partition(name) for name in env.directory.names()),
+        )
+        self._data = DataDirectory(
+            env.directory,
+            life,
+            config.log,
+            OpenSegments(),
+            halt=self._halt,
+            new_guard=env.new_guard,
+        )
+        await _breathing(self._data.open(env.clock.wall_ms()))
+        if METADATA in self._data.report.offline:
+            raise self._data.report.offline[METADATA]
+        wall_ms = env.clock.wall_ms()
+        log = self._data.logs.get(METADATA) or self._data.create(METADATA, METADATA_TOPIC_ID, wall_ms)
+        self._ballot = Ballot.read(env.directory, log.epochs.latest)
+        self.metadata = MetadataLog(log, Image(), self._data.high_watermark(METADATA))
+
+    def _begin(self) -> None:
+        identity, metadata = self._claim.identity, self.metadata
+        self.quorum = Quorum(
+            self.node_id,
+            identity.directory_id,
+            self._addresses,
+            self._ballot.state,
+            config=self.config.quorum,
+            rng=self._env.rng,
+            now_ms=self._now_ms(),
+            directories=metadata.directories(),
+            cluster_id=identity.cluster_id.hex() if identity.cluster_id else "",
+        )
+        self.quorum.high_watermark = metadata.committed.end_offset
+        self._readers = Readers(metadata, self.quorum, self._wake_at)
+        self._deadlines = Deadlines(self._readers.delayed)
+        hello = Hello(client_id=f"controller-{self.node_id}", cluster_id=self.quorum.cluster_id)
+        others = {voter: address for voter, address in self._addresses.items() if voter != self.node_id}
+        self._peers = Peers(others, hello, self._bounds)
+        if others:
+            self._following = Following(
+                self,
+                others,
+                Reader(hello=hello, node_id=self.node_id, directory_id=identity.directory_id),
+                wall_ms=self._env.clock.wall_ms,
+                rng=self._env.rng,
+                bounds=self._bounds,
+                config=self.config.following,
+            )
+        self._follow()
+
+    async def _close(self) -> None:
+        """The log, how far it is committed, and then the marker that says so."""
+        committed = {METADATA: min(self.quorum.high_watermark, self.metadata.log.durable_offset)}
+        await in_a_thread(lambda: self._data.close(committed))
+        self._claim.lock.release()
+
+    def _halt(self, what: str, error: OSError) -> NoReturn:
+        logger.critical("storage.failed %s error=%r", what, error)
+        self._env.halt(f"{what}: {error}")
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = self._group.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """As `_start`, where nobody ends it."""
+        _ = self._start(work)
+
+    def _now_ms(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1000)
+
+    # ── the quorum ────────────────────────────────────────────────────────────────────────────────
+
+    async def _elections(self) -> None:
+        """Tell the quorum what time it is, whenever that matters."""
+        while True:
+            self._carry(self.quorum.tick(self._now_ms(), self.metadata.end))
+            due_ms = self.quorum.deadline_ms()
+            self._quorum_moved.clear()
+            with contextlib.suppress(TimeoutError):
+                # Half a millisecond later the time in whole milliseconds has surely come.
+                async with asyncio.timeout_at(None if due_ms is None else (due_ms + 1.5) / 1000):
+                    await self._quorum_moved.wait()
+
+    def _carry(self, steps: list[Step]) -> None:
+        """What the quorum has promised is made durable, and then the rest is done."""
+        try:
+            self._ballot.write(self.quorum.state)
+        except OSError as error:
+            self._halt("quorum-state", error)
+        if not self.quorum.leads:
+            self._lead_no_more()
+        for step in steps:
+            if isinstance(step, Lead):
+                self._lead(step)
+            else:
+                self._spawn(self._send(step))
+        self._quorum_moved.set()
+
+    async def _send(self, step: Send) -> None:
+        try:
+            reply = await self._peers.call(step.to, step.request, self.config.quorum.fetch_timeout_ms)
+        except TidelogError as error:
+            logger.info("quorum.unheard id=%d error=%r", step.to, str(error))
+            return
+        if isinstance(step.request, Vote) and isinstance(reply, VoteReply):
+            self._carry(self.quorum.on_vote_reply(step.request, reply, self._now_ms(), self.metadata.end))
+
+    def _lead(self, step: Lead) -> None:
+        """The election is won: the first record says so, and what the cluster is if it is the first of all."""
+        logger.info("quorum.leads id=%d epoch=%d", self.node_id, step.epoch)
+        if self._follows is not None:
+            self._follows.cancel()
+            self._follows = None
+        wall_ms = self._env.clock.wall_ms()
+        facts: list[Fact] = [LeaderElected(self.node_id, step.epoch, step.granted_by)]
+        if step.founding is not None:
+            facts.append(ClusterInitialized(self._env.new_id(), wall_ms))
+            voters = (Voter(voter, disk, *self._addresses[voter]) for voter, disk in step.founding)
+            facts.append(VotersNamed(tuple(voters)))
+        self.quorum.began(self.metadata.append(facts, step.epoch, wall_ms))
+        self._grown()
+
+    def _lead_no_more(self) -> None:
+        """Whoever waits is told; then this node follows."""
+        if self.active is not None:
+            logger.info("quorum.deposed id=%d epoch=%d", self.node_id, self.active.epoch)
+        self.active = None
+        self.metadata.give_up()
+        self._readers.give_up()
+        self._follow()
+
+    def _follow(self) -> None:
+        if self._following is not None and self._follows is None and not self.quorum.leads:
+            self._follows = self._start(self._following.run())
+
+    async def _resign(self) -> None:
+        """Ask the most complete of the others to lead, and wait until they have heard."""
+        self.active = None
+        steps = self.quorum.resign(self._now_ms())
+        self._carry([])
+        await asyncio.gather(*(self._send(step) for step in steps if isinstance(step, Send)))
+
+    # ── the log ───────────────────────────────────────────────────────────────────────────────────
+
+    def _grown(self) -> None:
+        """Something was appended here."""
+        self.quorum.directories = self.metadata.directories()
+        self._appended.set()
+        self._touched()
+
+    def _touched(self) -> None:
+        if self._readers.delayed.touched(METADATA):
+            asyncio.get_running_loop().call_soon(self._readers.delayed.run)
+
+    def _wake_at(self, deadline_ms: int) -> None:
+        self._deadlines.wake_at(deadline_ms)
+
+    async def _flush(self) -> None:
+        """One flush for all that was appended during the last one."""
+        while True:
+            flush = self.metadata.log.begin_flush()
+            if flush is None:
+                self._appended.clear()
+                await self._appended.wait()
+                continue
+            await in_a_thread(flush.run)
+            self.metadata.log.end_flush(flush)
+            self._durable.set()
+            if self.quorum.flushed(self.metadata.log.durable_offset):
+                self._committed()
+
+    def _committed(self) -> None:
+        """More is committed."""
+        self.metadata.commit(self.quorum.high_watermark)
+        cluster_id = self.metadata.committed.cluster_id
+        if cluster_id is not None and not self.quorum.cluster_id:
+            self.quorum.cluster_id = cluster_id.hex()
+            adopt_cluster(self._env.directory, self._claim.identity, cluster_id)
+        if self.quorum.is_settled and self.active is None and not self._stop_asked.is_set():
+            self._activate()
+        self._touched()
+
+    def _activate(self) -> None:
+        """All that earlier leaders have committed is known here: open for requests."""
+        self.active = Active(
+            self.metadata,
+            self.quorum.epoch,
+            self.metadata.log.epochs.entries[-1].start,
+            self.config.active,
+            now_ms=self._now_ms(),
+            wall_ms=self._env.clock.wall_ms,
+            new_id=self._env.new_id,
+            appended=self._grown,
+        )
+        logger.info("controller.active id=%d epoch=%d", self.node_id, self.quorum.epoch)
+        active = self.active
+        self._contacts = Contacts(
+            active,
+            lambda: active is self.active and self.config.fast_fencing,
+            spawn=self._spawn,
+            drive=lambda steps: self._drive(active, steps),
+            bounds=self._bounds,
+        )
+        self._contacts.suspect_all()
+        self._spawn(self._drive(active, active.begin()))
+
+    async def _checkpoints(self) -> None:
+        """How far the log is committed, as far as it is durable: where the next start begins to replay."""
+        while True:
+            await asyncio.sleep(_CHECKPOINT_S)
+            committed = min(self.quorum.high_watermark, self.metadata.log.durable_offset)
+            pending = self._data.write_high_watermarks({METADATA: committed})
+            await in_a_thread(pending.run)
+
+    # ── following: the `Copy` ─────────────────────────────────────────────────────────────────────
+
+    @property
+    def log(self) -> Log:
+        """The metadata log."""
+        return self.metadata.log
+
+    @property
+    def quorum_epoch(self) -> Epoch:
+        """The newest epoch that was heard of."""
+        return self.quorum.epoch
+
+    @property
+    def controller_id(self) -> BrokerId:
+        """Who leads in it."""
+        return self.quorum.leader_id
+
+    def view(self) -> LogView:
+        """The log, and what is known to be committed of it."""
+        log = self.metadata.log
+        return LogView(log.log_start, log.end_offset, self.quorum.high_watermark, log.epochs)
+
+    def heard_of(self, controller: BrokerId, epoch: Epoch) -> bool:
+        """Somebody says that this controller leads in that epoch."""
+        before = self.quorum.epoch, self.quorum.leader_id
+        self.quorum.heard_of(controller, epoch, self._now_ms())
+        self._carry([])
+        return (self.quorum.epoch, self.quorum.leader_id) != before
+
+    async def before_fetch(self) -> None:
+        """What a voter's fetch says that it has is on stable storage."""
+        log = self.metadata.log
+        while log.durable_offset < log.end_offset:
+            self._durable.clear()
+            await self._durable.wait()
+
+    def fetched(self, controller: BrokerId, epoch: Epoch, high_watermark: Offset) -> None:
+        """What the leader had is appended, and so much is committed."""
+        self.quorum.heard_of(controller, epoch, self._now_ms())
+        self.metadata.grown()
+        self.quorum.fetched(epoch, high_watermark, self.metadata.log.end_offset, self._now_ms())
+        self._carry([])
+        self._grown()
+        if self.quorum.high_watermark > self.metadata.committed.end_offset:
+            self._committed()
+
+    def cut(self) -> None:
+        """The log was truncated."""
+        self.metadata.cut()
+        self.quorum.directories = self.metadata.directories()
+
+    def lost(self, controller: BrokerId) -> None:
+        """The connection to the leader has ended: if nobody is there any more, there is no need to wait."""
+        if self.quorum.leader_id == controller and not self.quorum.leads and not self._stop_asked.is_set():
+            self._spawn(self._probe_leader(controller, self.quorum.epoch))
+
+    async def _probe_leader(self, controller: BrokerId, epoch: Epoch) -> None:
+        def is_wanted() -> bool:
+            return (self.quorum.leader_id, self.quorum.epoch) == (controller, epoch)
+
+        if await is_gone(self._addresses[controller], is_wanted, self._bounds):
+            self.quorum.leader_is_gone(self._now_ms())
+            self._carry([])
+
+    # ── requests ──────────────────────────────────────────────────────────────────────────────────
+
+    def _receive(self, incoming: Incoming) -> None:
+        """One request, served at once or left to wait; whatever is raised here is its answer."""
+        message, now_ms = incoming.message, self._now_ms()
+        if isinstance(message, Hello):
+            self._welcome(message, incoming)
+        elif isinstance(message, Fetch):
+            if self._readers.fetch(message, incoming, now_ms):
+                self._committed()
+        elif isinstance(message, Vote):
+            vote = self.quorum.on_vote(message, now_ms, self.metadata.end)
+            self._carry([])
+            incoming.reply(vote)
+        elif isinstance(message, BeginEpoch):
+            begun = self.quorum.on_begin(message, now_ms)
+            self._carry([])
+            incoming.reply(begun)
+        elif isinstance(message, EndEpoch):
+            ended = self.quorum.on_end(message, now_ms)
+            self._carry([])
+            incoming.reply(ended)
+        else:
+            self._serve(message, incoming, now_ms)
+
+    def _welcome(self, hello: Hello, incoming: Incoming) -> None:
+        mine = self.quorum.cluster_id
+        if hello.cluster_id and mine and hello.cluster_id != mine:
+            raise InconsistentClusterId(f"this is a controller of cluster {mine}, not {hello.cluster_id}")
+        incoming.reply(Welcome(mine, self.node_id, "controller"))
+
+    def _serve(self, message: Any, incoming: Incoming, now_ms: int) -> None:
+        active = self.active
+        if active is None:
+            raise NotController(
+                f"controller {self.node_id} is not active, {self.quorum.leader_id} leads the quorum"
+            )
+        if type(message) not in active.serves:
+            raise UnsupportedVersion(f"a controller does not serve {type(message).__name__}")
+        if isinstance(message, BrokerHeartbeat) and not self.quorum.holds_lease(now_ms):
+            raise NotController(f"controller {self.node_id} does not hear a majority of the quorum")
+        steps = active.serve(message, now_ms)
+        try:
+            next(steps)
+        except StopIteration as done:
+            self._answer(active, message, done.value, incoming)
+        else:
+            self._spawn(self._serve_on(active, message, steps, incoming))
+
+    async def _serve_on(
+        self, active: Active, message: Any, steps: Generator[None, None, Reply], incoming: Incoming
+    ) -> None:
+        """What takes several steps: others are served between them."""
+        reply: Reply | None = None
+        while reply is None:
+            await asyncio.sleep(0)
+            if active is not self.active:
+                incoming.refuse(self._deposed())
+                return
+            try:
+                next(steps)
+            except StopIteration as done:
+                reply = done.value
+        self._answer(active, message, reply, incoming)
+
+    def _answer(self, active: Active, message: Any, reply: Reply, incoming: Incoming) -> None:
+        if isinstance(message, RegisterBroker | BrokerHeartbeat) and not getattr(reply, "error", 0):
+            self._contacts.heard_on(message.broker_id, incoming)
+
+        def answer(committed: bool) -> None:
+            if committed and active is self.active:
+                incoming.reply(reply)
+            else:
+                incoming.refuse(self._deposed())
+
+        self.metadata.when_committed(answer)
+
+    def _deposed(self) -> NotController:
+        return NotController(f"controller {self.node_id} leads no more: whether it was done is not known")
+
+    async def _drive(self, active: Active, steps: Generator[None, None, None]) -> None:
+        """What nobody waits for, step by step, as long as this leadership lasts."""
+        while active is self.active and next(steps, steps) is not steps:  # noqa: ASYNC110 -- others are served
+            await asyncio.sleep(0)
+
+    # ── who is alive ──────────────────────────────────────────────────────────────────────────────
+
+    async def _idle(self) -> None:
+        while True:
+            end = self.metadata.log.end_offset
+            await asyncio.sleep(self.config.idle_ms / 1000)
+            if self.active is not None and self.metadata.log.end_offset == end:
+                self.active.idle()
+
+    async def _watch(self) -> None:
+        """Fence who is silent, one per turn."""
+        interval_s = self.config.active.liveness.session_timeout_ms / 20_000
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + interval_s
+            await asyncio.sleep(interval_s)
+            # After a pause everybody looks silent: first what they said meanwhile must be read.
+            if self.active is None or loop.time() > due + interval_s:
+                continue
+            steps = self.active.overdue(self._now_ms())
+            if steps is not None:
+                await self._drive(self.active, steps)
+
+
+async def _breathing(steps: Any) -> None:
+    """Run steps, and let the event loop breathe in between."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    for _ in steps:
+        if loop.time() - began > _SLICE_S:
+            await asyncio.sleep(0)
+            began = loop.time()

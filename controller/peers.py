@@ -1,0 +1,70 @@
+"""The other controllers: calls to them, and whether a process is there at all (DECISIONS 3, 24)."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from tidelog.controller.following import Address
+from tidelog.protocol.bounds import Bounds
+from tidelog.protocol.errors import ConnectionFailed, TidelogError
+from tidelog.protocol.io import Connection, connect
+from tidelog.protocol.messages import Hello, Reply, Request
+from tidelog.protocol.types import BrokerId
+
+PROBES: Final = 2
+PROBE_PAUSE_S: Final = 0.05
+PROBE_TIMEOUT_MS: Final = 1000
+
+
+class Peers:
+    """A connection to each of them, made when it is needed and kept."""
+
+    def __init__(self, addresses: Mapping[BrokerId, Address], hello: Hello, bounds: Bounds) -> None:
+        self._addresses = dict(addresses)
+        self._hello = hello
+        self._bounds = bounds
+        self._connections: dict[BrokerId, Connection] = {}
+
+    async def call(self, to: BrokerId, request: Request, timeout_ms: float) -> Reply:
+        """Its reply. Raises what it refused with, or why it could not be asked."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_ms / 1000
+        connection = self._connections.get(to)
+        if connection is None or connection.closed:
+            host, port = self._addresses[to]
+            connection = await connect(host, port, self._hello, bounds=self._bounds, timeout_ms=timeout_ms)
+            replaced, self._connections[to] = self._connections.get(to), connection
+            if replaced is not None:
+                replaced.close()
+        reply, _ = await connection.call(request, timeout_ms=max(deadline - loop.time(), 0) * 1000)
+        return reply
+
+    def close(self) -> None:
+        """Hang up."""
+        for connection in self._connections.values():
+            connection.close()
+
+
+async def is_gone(address: Address, is_wanted: Callable[[], bool], bounds: Bounds) -> bool:
+    """Whether nobody listens there: connections are refused, twice.
+
+    One that is accepted, runs into its time-out or finds the host unreachable proves nothing. Given up as soon as
+    nobody wants to know any more.
+    """
+    host, port = address
+    for attempt in range(PROBES):
+        if attempt:
+            await asyncio.sleep(PROBE_PAUSE_S)
+        if not is_wanted():
+            return False
+        try:
+            connection = await connect(host, port, bounds=bounds, timeout_ms=PROBE_TIMEOUT_MS)
+        except ConnectionFailed as error:
+            if not isinstance(error.__cause__, ConnectionRefusedError):
+                return False
+        except TidelogError:
+            return False
+        else:
+            connection.close()
+            return False
+    return is_wanted()

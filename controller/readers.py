@@ -1,0 +1,133 @@
+"""Handing out the metadata log: to the other controllers and to brokers, committed or not (design 4.12, 4.14).
+
+Whoever follows gets all that the leader has, for it may have to cut off what is never committed; how much of it
+is committed is told with it. An answer waits until there is more of either, or for its deadline.
+"""
+
+from collections.abc import Callable
+
+from tidelog.controller.facts import METADATA, METADATA_TOPIC_ID
+from tidelog.controller.metadata_log import MetadataLog
+from tidelog.controller.quorum import Quorum
+from tidelog.protocol.errors import (
+    FencedLeaderEpoch,
+    NotLeaderOrFollower,
+    TidelogError,
+    UnknownLeaderEpoch,
+    UnknownTopicId,
+)
+from tidelog.protocol.io import Incoming
+from tidelog.protocol.messages import EpochEnd, Fetch, FetchReply, Leader, PartitionFetch, PartitionFetched
+from tidelog.protocol.types import NO_OFFSET, Epoch
+from tidelog.replication.delayed import Delayed
+from tidelog.replication.fetch import check_place
+
+
+class Readers:
+    """Those that fetch, and those whose answers wait."""
+
+    def __init__(self, metadata: MetadataLog, quorum: Quorum, wake_at: Callable[[int], None]) -> None:
+        self.delayed = Delayed()
+        self._metadata = metadata
+        self._quorum = quorum
+        self._wake_at = wake_at
+
+    def fetch(self, request: Fetch, incoming: Incoming, now_ms: int) -> bool:
+        """One fetch. Whether more is committed by it: a voter's tells what it has on stable storage."""
+        if len(request.partitions) != 1 or request.partitions[0].topic_id != METADATA_TOPIC_ID:
+            raise UnknownTopicId("a controller has the metadata log, and nothing else to fetch")
+        asked, log = request.partitions[0], self._metadata.log
+        try:
+            self._check_epoch(asked.current_leader_epoch)
+            parts = check_place(log, asked.fetch_offset, asked.last_fetched_epoch)
+        except TidelogError as error:
+            incoming.reply(FetchReply((self._refusal(error),)))
+            return False
+        committed = False
+        if parts is None and request.directory_id is not None:
+            committed = self._quorum.on_fetch(
+                request.broker_id, request.directory_id, asked.fetch_offset, log.end_offset, now_ms
+            )
+        diverging = EpochEnd(*parts) if parts is not None else None
+        waiting = _Waiting(self._metadata, self._quorum, asked, incoming, diverging)
+        deadline_ms = now_ms + request.max_wait_ms
+        if self.delayed.wait(waiting, (METADATA,), deadline_ms):
+            self._wake_at(deadline_ms)
+        return committed
+
+    def give_up(self) -> None:
+        """The leadership is over: whoever waits is told who leads now, if that is known."""
+        self.delayed.expire(1 << 62)
+
+    def _refusal(self, error: TidelogError) -> PartitionFetched:
+        return refusal(error, self._quorum, self._metadata)
+
+    def _check_epoch(self, believed: Epoch) -> None:
+        """As `check_leader_epoch`, but a fetch of the metadata log always says: so its sender learns the epoch."""
+        epoch = self._quorum.epoch
+        if believed < epoch:
+            raise FencedLeaderEpoch(f"the quorum's epoch is {epoch}, the fetch names {believed}")
+        if believed > epoch:
+            raise UnknownLeaderEpoch(f"the fetch names epoch {believed}, this controller knows {epoch}")
+        if not self._quorum.leads:
+            raise NotLeaderOrFollower(
+                f"controller {self._quorum.me} does not lead in epoch {epoch}, {self._quorum.leader_id} does"
+            )
+
+
+def refusal(error: TidelogError, quorum: Quorum, metadata: MetadataLog) -> PartitionFetched:
+    """Why there is nothing to read here, and who leads as far as this node knows."""
+    return PartitionFetched(
+        METADATA_TOPIC_ID,
+        0,
+        error.code,
+        str(error),
+        log_start=metadata.log.log_start,
+        current_leader=Leader(quorum.leader_id, quorum.epoch),
+    )
+
+
+class _Waiting:
+    """A fetch that waits for something to tell: records, or more of them committed."""
+
+    def __init__(
+        self,
+        metadata: MetadataLog,
+        quorum: Quorum,
+        asked: PartitionFetch,
+        incoming: Incoming,
+        diverging: EpochEnd | None,
+    ) -> None:
+        self._metadata = metadata
+        self._quorum = quorum
+        self._asked = asked
+        self._incoming = incoming
+        self._diverging = diverging
+
+    def try_complete(self) -> bool:
+        asked, log = self._asked, self._metadata.log
+        more_committed = NO_OFFSET != asked.high_watermark < self._quorum.high_watermark
+        news = log.end_offset > asked.fetch_offset or more_committed
+        if not (news or self._diverging or self._incoming.closed):
+            return False
+        self.give_up()
+        return True
+
+    def give_up(self) -> None:
+        asked, quorum, log = self._asked, self._quorum, self._metadata.log
+        if not quorum.leads or quorum.epoch != asked.current_leader_epoch:
+            error = FencedLeaderEpoch(f"epoch {asked.current_leader_epoch} is over, this is {quorum.epoch}")
+            self._incoming.reply(FetchReply((refusal(error, quorum, self._metadata),)))
+            return
+        empty = self._diverging is not None or log.end_offset <= asked.fetch_offset
+        data = memoryview(b"") if empty else log.read(asked.fetch_offset, asked.max_bytes).data
+        entry = PartitionFetched(
+            METADATA_TOPIC_ID,
+            0,
+            records_size=len(data),
+            high_watermark=NO_OFFSET if self._diverging else quorum.high_watermark,
+            log_start=log.log_start,
+            end_offset=log.end_offset,
+            diverging=self._diverging,
+        )
+        self._incoming.reply(FetchReply((entry,)), data)
