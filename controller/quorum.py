@@ -197,7 +197,6 @@ class Quorum:
         self.voters = tuple(sorted(voters))
         """Everybody who may vote, by the configuration."""
         self.directories = directories
-        """The voters' disks, by the log as far as it is here; None: no leader has named them yet."""
         self.cluster_id = cluster_id
         self.state = state
         self.high_watermark: Offset = 0
@@ -206,6 +205,8 @@ class Quorum:
         self._config = config
         self._rng = rng
         self._failed = 0
+        self._ended: Epoch = NO_EPOCH
+        """Its leader has said that it leads no more; others may not know yet, and say that it does."""
         first_ms = 0 if self.voters == (me,) else rng.uniform(0, FIRST_ELECTION_MS)
         self.role: Role = Unattached(now_ms + first_ms)
 
@@ -213,6 +214,20 @@ class Quorum:
         return f"<controller {self.me} {type(self.role).__name__} in {self.state}>"
 
     # ── what is known ─────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def directories(self) -> Mapping[BrokerId, bytes] | None:
+        """The voters' disks, by the log as far as it is here; None: no leader has named them yet."""
+        return self._directories
+
+    @directories.setter
+    def directories(self, named: Mapping[BrokerId, bytes] | None) -> None:
+        # Two sets of voters have two majorities.
+        if named is not None and {*named} != {*self.voters}:
+            raise InconsistentMetadata(
+                f"the configuration names the voters {list(self.voters)}, the metadata log {sorted(named)}"
+            )
+        self._directories = named
 
     @property
     def epoch(self) -> Epoch:
@@ -378,6 +393,7 @@ class Quorum:
         """Somebody wants to lead, or asks whether it could."""
         self._check_cluster(request.cluster_id)
         self._check_addressed(request.voter_id, request.voter_directory_id)
+        self._check_voter(request.candidate_id)
         known = self.directories
         if known is not None and known.get(request.candidate_id) != request.candidate_directory_id:
             # A new disk knows of nobody, and the leader believes that it is told already: so it is told here.
@@ -444,6 +460,7 @@ class Quorum:
         """The sender leads."""
         self._check_cluster(request.cluster_id)
         self._check_addressed(request.voter_id)
+        self._check_voter(request.leader_id)
         if request.epoch < self.epoch:
             raise FencedLeaderEpoch(f"epoch {self.epoch} has begun, {request.epoch} is over")
         self.heard_of(request.leader_id, request.epoch, now_ms)
@@ -453,9 +470,12 @@ class Quorum:
         """The sender leads no more: whoever it names first asks for votes at once, the others later."""
         self._check_cluster(request.cluster_id)
         self._check_addressed(request.voter_id)
+        self._check_voter(request.leader_id)
         if request.epoch < self.epoch:
             raise FencedLeaderEpoch(f"epoch {self.epoch} has begun, {request.epoch} is over")
         self._enter(request.epoch, now_ms)
+        self._check_leader(request.leader_id)
+        self._ended = request.epoch
         if isinstance(self.role, Follower | Unattached):
             order = {voter: rank for rank, voter in enumerate(request.successors)}
             rank = order.get(self.me, len(order))
@@ -464,22 +484,23 @@ class Quorum:
 
     def heard_of(self, leader_id: BrokerId, epoch: Epoch, now_ms: float) -> None:
         """Somebody says who leads in which epoch; -1: that it is this epoch, and nobody is known to."""
+        if leader_id != NO_BROKER:
+            self._check_voter(leader_id)
         if epoch < self.epoch:
             return
         self._enter(epoch, now_ms)
         if leader_id in {NO_BROKER, self.me}:
             return
-        known = self.state.leader_id
-        if known not in {NO_BROKER, leader_id}:
-            raise InconsistentMetadata(
-                f"controllers {known} and {leader_id} are both said to lead the quorum in epoch {epoch}"
-            )
-        if not isinstance(self.role, Follower):
+        self._check_leader(leader_id)
+        if not isinstance(self.role, Follower) and epoch != self._ended:
             self.state = self.state._replace(leader_id=leader_id)
             self.role = Follower(now_ms + self._config.fetch_timeout_ms)
 
     def fetched(self, epoch: Epoch, high_watermark: Offset, end_offset: Offset, now_ms: float) -> None:
-        """The leader of that epoch has answered a fetch; this node's log ends there now."""
+        """The leader of that epoch, which is known here, has answered a fetch; this node's log ends there now.
+
+        Where the logs part, nothing else of the answer counts: then `high_watermark` is -1.
+        """
         if epoch == self.epoch and isinstance(self.role, Follower):
             self._failed = 0
             self.role = Follower(now_ms + self._config.fetch_timeout_ms, has_fetched=True)
@@ -503,6 +524,17 @@ class Quorum:
             raise InconsistentClusterId(
                 f"this is a controller of cluster {self.cluster_id}, not {cluster_id}"
             )
+
+    def _check_leader(self, leader_id: BrokerId) -> None:
+        known = self.state.leader_id
+        if known not in {NO_BROKER, leader_id}:
+            raise InconsistentMetadata(
+                f"controllers {known} and {leader_id} are both said to lead the quorum in epoch {self.epoch}"
+            )
+
+    def _check_voter(self, controller: BrokerId) -> None:
+        if controller not in self.voters:
+            raise InvalidVoterKey(f"controller {controller} is none of the voters {list(self.voters)}")
 
     def _check_addressed(self, voter_id: BrokerId, directory_id: bytes | None = None) -> None:
         if voter_id != self.me or directory_id not in {None, self._directory_id}:
@@ -536,6 +568,8 @@ class Quorum:
         known = self.directories or {}
         if not isinstance(role, Leader) or voter not in role.voters or known.get(voter) != directory_id:
             return False  # an observer, or a voter on another disk
+        if any(at <= now_ms for at in self._resigns_at(role)):
+            return False  # it gives up at the next tick: what lay unread while it slept does not revive it
         progress = role.voters[voter]
         progress.followed_ms, progress.heard_ms = progress.heard_ms, now_ms
         progress.end_offset = fetch_offset
