@@ -114,8 +114,9 @@ class Replicas:
         if name in self._leaving:
             missing.why, missing.soon = "the log that had its name is being flushed", True
             return None
-        if name in self.data.report.offline:
-            missing.why, missing.for_good = str(self.data.report.offline[name]), True
+        if name in self.data.report.offline and not self.data.open_again(name, wall_ms):
+            error = self.data.report.offline[name]
+            missing.why, missing.for_good = str(error), not isinstance(error, DiskFull)
             return None
         try:
             if name in self.data.logs and self.data.topic_ids[name] != place[0]:

@@ -52,7 +52,7 @@ class Report:
 
     found: dict[TopicPartition, Findings] = field(default_factory=dict)
     offline: dict[TopicPartition, TidelogError] = field(default_factory=dict)
-    """Logs that could not be opened: not served, and no stop is clean while there is one."""
+    """Logs that could not be opened: not served, and no stop is clean while there is one. `DiskFull` may pass."""
     stray: list[str] = field(default_factory=list)
     """Directories put aside because nobody can say whose they are."""
     problems: list[str] = field(default_factory=list)
@@ -103,9 +103,23 @@ class DataDirectory:
                 self.directory.remove_directory(name)
             elif (partition := parse_partition(name)) is not None and self.directory.is_directory(name):
                 yield from self._open(partition, name, said, now_ms)
-        self._write_after_opening(said[RECOVERY_POINTS])
+        self._write_after_opening(said)
 
-    def _write_after_opening(self, points: Mapping[TopicPartition, Offset]) -> None:
+    def open_again(self, partition: TopicPartition, now_ms: int) -> bool:
+        """Open a log that the start had no room for, now that there is some; whether it is open."""
+        missed = isinstance(self.report.offline.get(partition), DiskFull)
+        if not missed or self.directory.free_space() < 2 * self._config.segment_bytes:
+            return False
+        said = {name: dict(offsets) for name, offsets in self._unopened.items()}
+        del self.report.offline[partition]
+        for offsets in self._unopened.values():
+            offsets.pop(partition, None)
+        for _ in self._open(partition, partition_name(partition), said, now_ms):
+            pass
+        self._write_after_opening(said)
+        return partition in self.logs
+
+    def _write_after_opening(self, said: Mapping[str, Mapping[TopicPartition, Offset]]) -> None:
         """What is durable now; where there is no room, what was durable before is said a little longer."""
         try:
             self.write_recovery_points().run()
@@ -114,8 +128,9 @@ class DataDirectory:
         except NoRoom as problem:
             self.report.problems.append(str(problem))
             for partition, log in list(self.logs.items()):
-                if log.end_offset < points.get(partition, 0):
+                if log.end_offset < said[RECOVERY_POINTS].get(partition, 0):
                     self._close(partition)  # it would grow past the old point again, with other bytes
+                    self._go_on_saying(partition, said)
                     self.report.offline[partition] = DiskFull(f"{log} ends below its recovery point")
 
     def _read(self, checkpoint: OffsetCheckpoint) -> dict[TopicPartition, Offset]:
@@ -148,10 +163,10 @@ class DataDirectory:
             yield from opening.steps(now_ms)
         except (DamagedLog, OSError) as error:
             opening.abandon()
-            for checkpoint, offsets in said.items():
-                if partition in offsets:
-                    self._unopened[checkpoint][partition] = offsets[partition]
-            self.report.offline[partition] = StorageError(f"{partition} could not be opened: {error}")
+            self._go_on_saying(partition, said)
+            full = isinstance(error, OSError) and error.errno in FULL
+            why = f"{partition} could not be opened: {error}"
+            self.report.offline[partition] = DiskFull(why) if full else StorageError(why)
             if isinstance(error, DamagedLog) or error.errno not in _MAY_PASS:
                 with suppress(NoRoom):  # nothing was removed: the next start will find it as well
                     self.report_damage(f"{directory.path}: {error}")
@@ -163,6 +178,13 @@ class DataDirectory:
             self.report_damage(what)
         self.logs[partition] = opening.log
         self.topic_ids[partition] = topic_id
+
+    def _go_on_saying(
+        self, partition: TopicPartition, said: Mapping[str, Mapping[TopicPartition, Offset]]
+    ) -> None:
+        for checkpoint, offsets in said.items():
+            if partition in offsets:
+                self._unopened[checkpoint][partition] = offsets[partition]
 
     def _set_aside(self, directory: Directory, name: str, why: Exception | None) -> None:
         """A directory without a readable topic id: one just being made if it has no segment, else a stray."""
@@ -298,6 +320,7 @@ class DataDirectory:
             self.write_log_starts().run()
             self.write_high_watermarks(committed).run()
             if in_order:
-                self.life.stop_cleanly()
+                with suppress(FileNotFoundError):  # there was no room for `.running`
+                    self.life.stop_cleanly()
         except NoRoom as problem:
             self.report.problems.append(str(problem))

@@ -106,7 +106,10 @@ class Directory(Protocol):
         ...
 
     def lock(self, name: str, content: bytes) -> Lock:
-        """Lock that file exclusively and leave `content` in it; held by another process: `BlockingIOError`."""
+        """Lock that file exclusively and leave `content` in it, or nothing where it does not fit.
+
+        Held by another process: `BlockingIOError`.
+        """
         ...
 
     def free_space(self) -> int:

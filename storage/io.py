@@ -206,7 +206,12 @@ class _Directory:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Only now: until it is ours, the content is the holder's.
             os.ftruncate(fd, 0)
-            _File(fd).write_at(0, content)
+            try:
+                _File(fd).write_at(0, content)
+            except OSError as error:  # a full disk keeps nobody from starting
+                if error.errno not in files.FULL:
+                    raise
+                os.ftruncate(fd, 0)
         except BaseException:
             os.close(fd)
             raise

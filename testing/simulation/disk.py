@@ -332,7 +332,12 @@ class _Directory:
             if node in self._life.locks:
                 raise error(errno.EWOULDBLOCK, self._at(name))
             file.truncate(0)
-            file.write_at(0, content)
+            try:
+                file.write_at(0, content)
+            except OSError as full:
+                if full.errno != errno.ENOSPC:
+                    raise
+                file.truncate(0)
         finally:
             file.close()
         return _Lock(self._life, node)

@@ -295,6 +295,46 @@ def test_a_node_starts_on_a_full_disk_and_gives_all_that_it_has(again: Callable[
     assert contents(node.kill_and_start().logs[ORDERS]).startswith(written)
 
 
+@pytest.mark.parametrize("harm", ["a batch is rotten", "the end is missing"])
+def test_a_log_that_a_full_disk_kept_from_opening_opens_when_there_is_room(node: Node, harm: str) -> None:
+    """What is to be set aside or said before it may be served finds room; no restart is needed."""
+    written = node.fill()
+    node.data.logs[ORDERS].flush()
+    node.data.write_recovery_points().run()
+    path, kept = "/data/orders-0/00000000000000000000.log", len(batch(2))
+    if harm == "a batch is rotten":
+        node.disk.rot(path, kept + 3)
+        node.data.directory.directory("orders-0").remove("00000000000000000000.index")
+    else:
+        node.disk.medium.truncate(node.disk.medium.file_at(path), kept)
+    node.disk.kill()
+    node.disk.capacity = node.disk.medium.used
+    node.start()
+    assert list(node.data.report.offline) == [ORDERS]
+    assert not node.data.open_again(ORDERS, now_ms=0)
+    node.disk.capacity = 1 << 40
+    assert node.data.open_again(ORDERS, now_ms=0)
+    assert node.data.report.offline == {}
+    assert contents(node.data.logs[ORDERS]) == written[:kept]
+    assert node.data.life.worst is CrashKind.DAMAGED
+    node.fill(count=3)
+    node.data.logs[ORDERS].flush()
+    node.stop_and_start()
+    assert (node.data.life.last_end, node.data.logs[ORDERS].end_offset) == (CrashKind.CLEAN, 8)
+
+
+def test_who_had_no_room_to_say_that_it_runs_stops_cleanly_all_the_same(node: Node) -> None:
+    node.fill()
+    node.stop_and_start()
+    node.data.close({})
+    full(node, left=-1000)
+    node.disk.kill()
+    node.start()
+    assert not node.data.directory.exists(".running")
+    node.disk.capacity = 1 << 40
+    assert node.stop_and_start().life.last_end is CrashKind.CLEAN
+
+
 def test_a_stop_that_the_disk_had_no_room_for_was_none(node: Node) -> None:
     written = node.fill()
     full(node)

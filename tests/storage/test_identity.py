@@ -52,6 +52,16 @@ def reclaimed(directory: Directory, **wanted: object) -> Identity:
     return held.identity
 
 
+def test_a_full_disk_keeps_nobody_from_claiming_what_is_his() -> None:
+    disk = SimulatedDisk(Random(0))
+    reclaimed(disk.open_directory())
+    disk.capacity = disk.medium.used - 10
+    held = claimed(disk.open_directory())
+    with pytest.raises(DirectoryLocked, match="locked by another process"):
+        claimed(disk.open_directory())
+    held.lock.release()
+
+
 # ── a first start ─────────────────────────────────────────────────────────────────────────────────────
 
 
