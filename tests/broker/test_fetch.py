@@ -71,9 +71,11 @@ def test_a_fetch_of_an_earlier_leadership_lets_nobody_join_or_commit() -> None:
         node.produce(acks=1)
     node.follow(2, isr=(2, 3), elr=(1,))
     node.lead(isr=(1,), elr=(2, 3), min_isr=2)
-    assert node.fetched(3, 3, epoch=0, last_epoch=0).error == FencedLeaderEpoch.code
     leadership = node.partition.leadership
     assert leadership is not None
+    for epoch in (0, -1):
+        assert node.fetched(3, 3, epoch=epoch, last_epoch=0).error == FencedLeaderEpoch.code
+        assert leadership.followers[BrokerId(3)].fetch_offset == -1, "and nothing is noted"
     sent = leadership.alteration()
     if sent is not None:
         node.adopt(isr=tuple(member for member, _ in sent.members), elr=())
@@ -275,6 +277,16 @@ def test_a_consumer_sees_what_is_committed_and_no_more(node: Node) -> None:
     assert len(asked.data) == 2 * SIZE
     assert (asked.entry.high_watermark, asked.entry.last_stable_offset) == (2, 2)
     assert asked.entry.end_offset == -1
+
+
+def test_a_new_leader_tells_no_consumer_a_high_watermark_before_it_knows_it(node: Node) -> None:
+    """KIP-207: the last leader may have told a higher one."""
+    node.fill(2)
+    node.produce(acks=1)
+    node.lead()
+    assert [node.consume(0, wait_ms=0).entry.high_watermark for _ in range(2)] == [-1, -1]
+    node.fill()
+    assert node.consume(0).entry.high_watermark == 4
 
 
 def test_a_consumer_waits_for_the_high_watermark(node: Node) -> None:

@@ -156,3 +156,14 @@ def test_a_log_start_that_was_raised_is_saved_before_it_is_told() -> None:
     following.hear(entry(records_size=len(batch), high_watermark=3, log_start=2), data=batch)
     assert following.called == ["save"]
     assert following.partition().log.log_start == 2
+
+
+def test_a_log_start_is_told_when_a_kill_would_not_take_it_back() -> None:
+    """ADR 0079: the leader answers a deletion by what its followers tell."""
+    following, batch = Following(), at(0, 3)
+    following.hear(entry(records_size=len(batch), high_watermark=3, log_start=2), data=batch)
+    following.ask()
+    asked = following.sent[PLACE]
+    assert following.fetcher._entry(PLACE, asked).log_start == 0
+    asked.partition.log_start_saved(2, asked.partition.begun_anew)
+    assert following.fetcher._entry(PLACE, asked).log_start == 2

@@ -84,6 +84,14 @@ def test_without_a_leader_it_follows_nobody(node: Node) -> None:
     assert node.replicas.leaders() == set()
 
 
+def test_what_goes_offline_still_knows_what_is_committed(node: Node) -> None:
+    """It is checkpointed, and a high watermark never goes back."""
+    node.lead()
+    node.fill(2)
+    node.partition.go_offline("planted")
+    assert node.partition.high_watermark == 2
+
+
 def test_what_is_offline_takes_no_role_again(node: Node) -> None:
     node.partition.go_offline("planted")
     node.lead()

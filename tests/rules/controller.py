@@ -31,11 +31,21 @@ def cost(said: str) -> Catcher:
     return Catcher(test_liveness.test_an_end_costs_each_partition_what_its_flush_mode_says, row=(said,))
 
 
+def last_one(rule: Any) -> Catcher:
+    """A sentence about the last ones that are left."""
+    return Catcher(test_election.test_of_the_last_ones, row=(rule,))
+
+
 RULES: dict[str, Rule] = {
     # ── elections
     "elr_kept": Rule("The last replica standing leaves the ISR for the ELR.", "4.7, D5, KIP-966", Instead(election, "leave", "(r for r in p.isr if r != broker)", "(r for r in p.isr if r != broker or len(p.isr) == 1)"), Catcher(test_election.test_who_is_being_fenced_is_not_elected_from_the_elr_that_it_enters), ("elr_kept", "D5")),
     "elr_cleared_after_election": Rule("An election that fills the ISR empties the ELR.", "4.7, I-23", Instead(election, "change", "len(isr) >= least", "len(tuple(target_isr)) >= least"), becomes("the election of the elr may fill the isr"), ("elr_cleared_after_election",)),
     "min_isr_in_record": Rule("Another min_isr is another record of the partition.", "D4, 4.7, I-23", Instead(election, "change", "min(min_isr or p.min_isr, max(1", "min(p.min_isr, max(1"), becomes("less to be in sync empties the elr"), ("min_isr_in_record", "D4")),
+    "unclean_marked": Rule("An unclean election leaves its epoch in the record.", "D10, 4.8, I-6", Instead(election, "elect_unclean", "unclean_epoch=epoch", "unclean_epoch=p.unclean_epoch"), Catcher(test_election.test_an_operator_may_let_anybody_lead_and_everybody_knows_from_which_epoch_on), ("unclean_marked", "D10")),
+    "epoch_grows_when_a_replica_leaves": Rule("To lose a replica is a new leadership.", "4.1, I-27", Instead(election, "_numbered", "or not set(p.replicas) <= set(then.replicas)", ""), becomes("it is complete when all who are to stay are in sync"), ("epoch_grows_when_a_replica_leaves",)),
+    "mode_change_is_an_epoch": Rule("Another flush mode is another leadership.", "D7, ADR 0073", Instead(election, "_numbered", "or then.flush_group != p.flush_group", ""), last_one(test_election.another_flush_mode_is_another_leader_epoch), ("mode_change_is_an_epoch", "D7")),
+    "stopping_leader_stays": Rule("The last one in sync leads on while it shuts down.", "4.6, ADR 0077", Instead(election, "_leader_of", "p.leader if p.leader in isr else NO_BROKER", "NO_BROKER"), last_one(test_election.the_last_one_in_sync_leads_on_while_it_shuts_down_whatever_changes), ("stopping_leader_stays",)),
+    "host_crash_alone_is_recovered": Rule("The only replica does not lead with a disk that was replaced.", "4.8, ADR 0077", Instead(election, "_leaves", "broker in p.elr or (loss.everything and broker in p.last_known_elr)", "broker in p.elr"), last_one(test_election.the_only_replica_waits_for_an_operator_when_its_disk_is_replaced_after_a_crash), ("host_crash_alone_is_recovered",)),
     # ── what an end has cost
     "lossy_leaves_elr": Rule("Who lost data leaves the ELR.", "4.5, D6, I-4", Instead(election, "_guaranteed", "tuple(r for r in complete if r != lost)", "tuple(complete)"), becomes("who lost data leaves the elr"), ("lossy_leaves_elr", "D6")),
     "a_host_crash_is_lossy": Rule("The death of the machine costs an asynchronous log its standing.", "4.5, D6, I-25", Instead(liveness, "loss_of", "{CrashKind.CLEAN, CrashKind.PROCESS}", "{CrashKind.CLEAN, CrashKind.PROCESS, CrashKind.HOST}"), cost("the death of the machine"), ("lossy_leaves_elr", "D6")),

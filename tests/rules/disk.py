@@ -5,16 +5,28 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tests.broker import test_partition
+from tests.broker.test_planted_bugs import a_follower
 from tests.rules.rule import Catcher, Instead, Planted, Rule
-from tests.storage import test_crashes, test_identity, test_log, test_log_life, test_recovery
+from tests.storage import (
+    test_crashes,
+    test_data_directory,
+    test_identity,
+    test_log,
+    test_log_life,
+    test_recovery,
+)
 from tests.storage.logs import Host
+from tidelog.broker.partition import Partition
 from tidelog.storage import crashes, io
 from tidelog.storage.crashes import Life
+from tidelog.storage.data_directory import DataDirectory
 from tidelog.storage.flushing import Flush
 from tidelog.storage.log import Log
 from tidelog.storage.recovery import Opening
 from tidelog.storage.scan import Scan
 from tidelog.storage.segment import Segment
+from tidelog.testing.simulation.faults import Killed
 
 
 @contextmanager
@@ -42,6 +54,10 @@ RULES: dict[str, Rule] = {
     "recovery_flushes_names": Rule("Recovery flushes the names of what it keeps, too.", "7.4, I-30, KAFKA-3968", Instead(Opening, "_flushed", "self._directory.flush()", "pass"), WRITTEN_AGAIN, ("recovery not flushed", "names not flushed")),
     "torn_tail": Rule("Recovery checks every byte of what was not durable.", "7.4, I-36", CHECKED, Catcher(test_recovery.test_a_flipped_bit_in_the_tail_ends_the_log_before_its_batch), ("a bit flipped above the recovery point",)),
     "torn_pages": Rule("What recovery keeps is a beginning of what was written, whichever pages survived.", "7.4, I-30", CHECKED, Catcher(test_recovery.test_pages_that_survive_a_loss_of_power_in_any_order_leave_a_beginning_of_what_was_written), ("any subset of pages",)),
+    # ── cutting
+    "truncation_flushed": Rule("A cut is durable before anything is written behind it.", "1.11, ADR 0072", Planted(test_log_life.truncation_that_a_loss_of_power_can_undo, (Segment, "cut")), Catcher(test_log_life.test_a_cut_that_a_loss_of_power_undoes_never_meets_what_was_written_behind_it), ("truncation_flushed",)),
+    "checkpoints_lowered_first": Rule("What was cut off on purpose is not missed: the checkpoints say so first.", "1.11, ADR 0072", Instead(DataDirectory, "lower_recovery_point", "offset < self._high_watermarks.get(partition, 0)", "False"), Catcher(test_data_directory.test_what_was_cut_off_on_purpose_is_not_missed, row=(Killed,)), ("checkpoints_lowered_first",)),
+    "flush_forgets_truncated": Rule("Nothing is cut while it is being flushed: the flush would speak of other bytes.", "1.9, ADR 0073", Instead(Partition, "carry_out", "self.log.is_flushing and", "False and"), Catcher(test_partition.test_nothing_is_cut_while_it_is_flushed, (a_follower,)), ("flush_forgets_truncated",)),
     # ── whose it is, and how the last life ended
     "one_process": Rule("One process at a time has the directory.", "7.4, I-52", Instead(io._Directory, "lock", "fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)", "pass"), Catcher(test_identity.test_a_second_process_is_refused_and_told_who_holds_the_directory, (directory,)), ("flock",)),
     "boot_id": Rule("A loss of power is never taken for a kill.", "D6, I-25", Instead(crashes, "classify", "running.place == here", "running.place.directory_id == here.directory_id"), ENDS, ("D6",)),

@@ -2,25 +2,44 @@
 
 from tests.simulation.directed import Town
 from tests.simulation.test_directed_cluster import second_process
+from tidelog.controller.observer import Observer
+from tidelog.protocol.types import BrokerId, Epoch, Offset
 from tidelog.testing.simulation.world import World
 
 
+def reads_no_further_than(observer: Observer, offset: Offset) -> None:
+    """What comes behind it in the metadata log is not known to be committed yet."""
+    fetched = observer.fetched
+
+    def capped(controller: BrokerId, epoch: Epoch, high_watermark: Offset) -> None:
+        fetched(controller, epoch, min(high_watermark, offset))
+
+    observer.fetched = capped  # type: ignore[method-assign]
+
+
 def test_who_restarts_takes_no_role_from_before_its_own_registration(world: World) -> None:
-    """D8: its copy of the metadata log may name it leader of what others lead, or of what it has lost."""
+    """What it has read so far names it leader, while others lead, of what it may have lost."""
     town = Town(world)
     town.produce(20)
     town.cluster.pass_time(4)
     old = town.leader() or 0
-    epoch = town.partition(old).leader_epoch
+    epoch, read = town.partition(old).leader_epoch, town.cluster.brokers[old].observer.caught_up_to
     town.cluster.hosts[old].kill()
     town.cluster.start(old)
-    town.cluster.until(lambda: old in town.cluster.brokers and town.cluster.brokers[old].serving, 20)
+    town.cluster.until(lambda: hasattr(town.cluster.brokers.get(old), "observer"), 5)
+    broker = town.cluster.brokers[old]
+    reads_no_further_than(broker.observer, read)
+    town.cluster.pass_time(2)
+    assert broker.observer.image.partitions[town.place].leader == old
+    assert (broker._membership.epoch > 0, broker.serving) == (True, False)
+    del broker.observer.fetched
+    town.cluster.until(lambda: broker.serving, 5)
     leadership = town.partition(old).leadership
     assert leadership is None or leadership.state.leader_epoch > epoch
 
 
 def test_who_finds_that_another_process_has_taken_its_id_ends(world: World) -> None:
-    """D8: what the metadata log says of that id from then on is meant for the other one."""
+    """What the metadata log says of that id from then on is meant for the other one."""
     town = Town(world)
     town.cluster.hosts[1].stop()
     twin, broker = second_process(town, 1)
