@@ -18,7 +18,10 @@ Drive: TypeAlias = Callable[[Generator[None, None, None]], Awaitable[None]]
 
 
 class Contacts:
-    """The brokers that are connected to this controller, as long as one leadership lasts."""
+    """The brokers that are connected to this controller, as long as one leadership lasts.
+
+    `fenced` is a list of those that were fenced because their port refused: this adds to it.
+    """
 
     def __init__(
         self,
@@ -27,14 +30,14 @@ class Contacts:
         *,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         drive: Drive,
+        fenced: list[BrokerId],
         bounds: Bounds,
     ) -> None:
-        self.fenced: list[BrokerId] = []
-        """Who was fenced because its port refused."""
         self._active = active
         self._is_active = is_active
         self._spawn = spawn
         self._drive = drive
+        self._fenced = fenced
         self._bounds = bounds
         self._connections: dict[BrokerId, ServerConnection] = {}
 
@@ -72,5 +75,5 @@ class Contacts:
             return self._is_active() and counts_as_alive and broker not in self._connections
 
         if await is_gone((known.host, known.port), is_wanted, self._bounds):
-            self.fenced.append(broker)
+            self._fenced.append(broker)
             await self._drive(self._active.fence(broker, epoch))

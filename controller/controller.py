@@ -117,6 +117,8 @@ class Controller:
         self.metadata: MetadataLog
         self.active: Active | None = None
         """While it leads, and its own first record is committed."""
+        self.fenced_fast: list[BrokerId] = []
+        """Who was fenced because its port refused, in the life of this process."""
         self._env = environment
         self._bounds = Bounds(DEFAULT)
         self._addresses: dict[BrokerId, Address] = {
@@ -400,6 +402,7 @@ class Controller:
             lambda: active is self.active and self.config.fast_fencing,
             spawn=self._spawn,
             drive=lambda steps: self._drive(active, steps),
+            fenced=self.fenced_fast,
             bounds=self._bounds,
         )
         self._contacts.suspect_all()

@@ -1,4 +1,4 @@
-"""A simulated cluster: one controller and some brokers, each the product's own code on a host of its own.
+"""A simulated cluster: controllers and brokers, each the product's own code on a host of its own.
 
 `Cluster.until` lets time pass and looks at every replica after every event; what an `Oracle` finds there fails
 the run at that moment.
@@ -12,13 +12,20 @@ from random import Random
 from typing import Any
 
 from tests.simulation.invariants import Oracle
-from tests.simulation.one_controller import ControllerConfig, OneController, run_controller
 from tidelog.broker.broker import Broker
 from tidelog.broker.broker import Environment as BrokerEnvironment
 from tidelog.broker.config import BrokerConfig
 from tidelog.broker.fetcher import FetchSettings
 from tidelog.broker.flusher import FlushSettings
 from tidelog.broker.partition import Partition
+from tidelog.controller.active import ActiveConfig
+from tidelog.controller.config import ControllerConfig
+from tidelog.controller.controller import Controller
+from tidelog.controller.controller import Environment as ControllerEnvironment
+from tidelog.controller.following import FollowingConfig
+from tidelog.controller.image import Image
+from tidelog.controller.liveness import LivenessConfig
+from tidelog.controller.quorum import QuorumConfig
 from tidelog.protocol.types import BrokerId
 from tidelog.storage.config import LogConfig
 from tidelog.testing.simulation.host import Environment, Host
@@ -44,13 +51,14 @@ DEFAULTS: dict[str, Any] = {
 
 
 class Cluster:
-    """One controller, `brokers` brokers, and what they are seen to do."""
+    """Some controllers and brokers, and what they are seen to do."""
 
     def __init__(
         self,
         world: World,
         *,
         brokers: int = 3,
+        controllers: int = 1,
         config: dict[str, Any] | None = None,
         racks: dict[int, str] | None = None,
     ) -> None:
@@ -61,26 +69,56 @@ class Cluster:
         self.brokers: dict[int, Broker] = {}
         """The node of each broker's last life."""
         self._looked_at: dict[int, int] = {}
-        self.controller = Host("c1", world)
-        self.controllers: list[OneController] = []
-        """The node of each life of the controller, the last one last."""
+        self.quorum = {number: Host(f"c{number}", world) for number in range(1, controllers + 1)}
+        self.controllers: list[Controller] = []
+        """The node of each life of each controller, in the order in which they began."""
+        self.nodes: dict[int, Controller] = {}
+        """The node of each controller's last life."""
         self.hosts = {number: Host(f"b{number}", world) for number in range(1, brokers + 1)}
-        self.start_controller()
+        for number in self.quorum:
+            self.start_controller(number)
         for number in self.hosts:
             self.start(number)
 
     # ── processes ─────────────────────────────────────────────────────────────────────────────────
 
-    def start_controller(self) -> None:
-        """Start the controller's process, after a boot if its machine is dark."""
+    def start_controller(self, number: int = 1) -> None:
+        """Start a controller's process, after a boot if its machine is dark."""
+        self.quorum[number].restart(partial(self._run_controller, number))
 
-        async def main(env: Environment) -> None:
-            config = ControllerConfig(session_timeout_ms=self.config["broker_session_timeout_ms"])
-            await run_controller(
-                config, env, CONTROLLER_PORT, Random(self.world.rng.getrandbits(64)), hold=self.controllers
-            )
-
-        self.controller.restart(main)
+    async def _run_controller(self, number: int, env: Environment) -> None:
+        rng = Random(self.world.rng.getrandbits(64))
+        session_ms = self.config["broker_session_timeout_ms"]
+        fetch_ms = session_ms * 2 // 9
+        config = ControllerConfig(
+            node_id=BrokerId(number),
+            voters=tuple((n, host.machine.address, CONTROLLER_PORT) for n, host in self.quorum.items()),
+            host=env.address,
+            port=CONTROLLER_PORT,
+            quorum=QuorumConfig(election_timeout_ms=fetch_ms // 2, fetch_timeout_ms=fetch_ms),
+            following=FollowingConfig(
+                fetch_max_wait_ms=fetch_ms // 4, fetch_timeout_ms=fetch_ms, connect_timeout_ms=fetch_ms // 2
+            ),
+            active=ActiveConfig(
+                liveness=LivenessConfig(session_timeout_ms=session_ms, quorum_fetch_timeout_ms=fetch_ms)
+            ),
+        )
+        controller = Controller(
+            config,
+            ControllerEnvironment(
+                env.directory,
+                env.clock,
+                env.boot_id,
+                env.life,
+                rng,
+                lambda: rng.randbytes(16),
+                nullcontext,
+                env.halt,
+            ),
+        )
+        self.controllers.append(controller)
+        self.nodes[number] = controller
+        await controller.run()
 
     def start(self, number: int) -> None:
         """Start a broker's process, after a boot if its machine is dark."""
@@ -96,7 +134,7 @@ class Cluster:
         """The main of a host that is this broker; `made` gets the node, to be looked at."""
         config = BrokerConfig(
             broker_id=BrokerId(number),
-            controllers=((1, self.controller.machine.address, CONTROLLER_PORT),),
+            controllers=tuple((n, host.machine.address, CONTROLLER_PORT) for n, host in self.quorum.items()),
             host=env.address,
             port=BROKER_PORT,
             rack=self.racks.get(number, ""),
@@ -128,6 +166,26 @@ class Cluster:
 
         host.spawn(ask())
         self.until(lambda: not host.alive, seconds)
+
+    @property
+    def controller(self) -> Host:
+        """The host of the active controller; while nobody is, of the first one."""
+        return self.quorum[self.active[0] if self.active else 1]
+
+    @property
+    def active(self) -> tuple[int, Controller] | None:
+        """The active controller: of several that believe to be, the one of the newest epoch."""
+        nodes = [
+            (node.epoch, number, node)
+            for number, node in self.nodes.items()
+            if self.quorum[number].alive and node.active is not None
+        ]
+        return max(nodes, key=lambda known: known[0])[1:] if nodes else None
+
+    @property
+    def image(self) -> Image:
+        """The cluster as the controller with the longest log has it."""
+        return max((node.working for node in self.nodes.values()), key=lambda image: image.end_offset)
 
     def alive(self) -> list[int]:
         """The brokers whose process runs and is not stopped."""

@@ -33,11 +33,12 @@ from tidelog.protocol.messages import (
     PartitionProduce,
     Produce,
     ProduceReply,
+    ReplicaPlaces,
     Reply,
     Request,
 )
 from tidelog.protocol.records import decode, encode
-from tidelog.protocol.types import NO_BROKER, NO_OFFSET, Buffer
+from tidelog.protocol.types import NO_BROKER, NO_OFFSET, BrokerId, Buffer
 from tidelog.testing.simulation.host import Host
 from tidelog.testing.simulation.links import Conditions
 from tidelog.testing.simulation.world import NotReached, World
@@ -112,8 +113,9 @@ class Stage:
 
     def _create_topic(self, brokers: int, settings: dict[str, str]) -> None:
         configs = tuple(ConfigEntry(key, value) for key, value in settings.items())
-        topic = NewTopic("orders", 1, brokers, configs=configs)
-        self.cluster.until(lambda: len(self.cluster.controllers[-1:]) and self._unfenced() == brokers, 10)
+        replicas = ReplicaPlaces(tuple(BrokerId(number) for number in range(1, brokers + 1)))
+        topic = NewTopic("orders", assignment=(replicas,), configs=configs)
+        self.cluster.until(lambda: self.cluster.active and self._unfenced() == brokers, 10)
         epoch = self.cluster.controllers[-1].epoch
         reply = self._ask(
             self.cluster.controller, CONTROLLER_PORT, CreateTopics((topic,), quorum_epoch=epoch)
@@ -289,7 +291,8 @@ class Stage:
         self.cluster.strict = False
 
         async def elect() -> None:
-            node._append(elect_anyway(node.working, self.watch.place))
+            assert node.active is not None
+            node.active.append(elect_anyway(node.working, self.watch.place))
 
         self.cluster.until(self.cluster.controller.create_task(elect()).done, PATIENCE_S)
         return []

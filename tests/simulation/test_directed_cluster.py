@@ -8,6 +8,8 @@ from tests.simulation.clients import Client
 from tests.simulation.cluster import QUICK, with_config
 from tests.simulation.directed import Town, fetch, send
 from tidelog.broker.broker import Broker
+from tidelog.controller.election import fence
+from tidelog.controller.liveness import Sessions
 from tidelog.protocol.errors import BY_CODE, NotLeaderOrFollower, TidelogError
 from tidelog.protocol.messages import (
     DeleteBefore,
@@ -16,8 +18,9 @@ from tidelog.protocol.messages import (
     InitProducerId,
     InitProducerIdReply,
 )
+from tidelog.protocol.types import BrokerId
 from tidelog.storage.config import LogConfig
-from tidelog.storage.crashes import CrashKind
+from tidelog.storage.crashes import RUNNING, CrashKind
 from tidelog.testing.simulation.host import Host
 from tidelog.testing.simulation.world import World
 
@@ -163,6 +166,59 @@ def test_a_leader_that_was_paused_commits_nothing_and_shows_nothing(world: World
     assert seen.error == NotLeaderOrFollower.code
     town.converge()
     assert town.read() == town.sent
+
+
+def old_leader_whose_replay_hangs(world: World) -> tuple[Town, int]:
+    """Its leadership goes to another, by mistake; its heartbeats pass, and it reads no more of the metadata."""
+    town = Town(world)
+    town.produce(20)
+    old = town.leader() or 0
+    town.cluster.brokers[old].observer._replay = lambda: None  # type: ignore[method-assign]
+    node = town.cluster.controllers[-1]
+
+    async def depose() -> None:
+        assert node.active is not None
+        node.active.append(fence(node.working, BrokerId(old)))
+
+    world.result(town.cluster.controller.create_task(depose()), world.now + 1)
+    town.cluster.until(lambda: not node.working.brokers[BrokerId(old)].fenced, 2)
+    town.cluster.until(lambda: town.leader() not in {None, old}, 2)
+    return town, old
+
+
+def serves(town: Town, number: int) -> bool:
+    return town.do(lambda client: fetch(client, town.address(number), town.place, 0))[0].error == 0
+
+
+def test_a_deposed_leader_whose_replay_hangs_answers_no_longer_than_a_session(world: World) -> None:
+    town, old = old_leader_whose_replay_hangs(world)
+    town.cluster.pass_time(QUICK["broker_session_timeout_ms"] / 1000)
+    assert not serves(town, old)
+    assert not town.cluster.controllers[-1].working.brokers[BrokerId(old)].fenced
+
+
+def test_leases_without_metadata_let_it_answer_for_ever(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Sessions, "renews", lambda *_: True)
+    town, old = old_leader_whose_replay_hangs(world)
+    town.cluster.pass_time(10)
+    assert serves(town, old)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_broker_whose_marker_rots_has_lost_its_count_and_comes_back(world: World, number: int) -> None:
+    town = Town(world)
+    for _ in range(4):
+        town.cluster.hosts[number].kill()
+        town.cluster.start(number)
+        town.converge()
+    town.cluster.hosts[number].kill()
+    town.cluster.hosts[number].disk.rot(f"/data/{RUNNING}", 20, 1)
+    town.cluster.start(number)
+    town.converge()
+    assert town.cluster.brokers[number].data.life.start == 6
+    assert town.cluster.controllers[-1].working.brokers[BrokerId(number)].start == 6
 
 
 def test_of_two_processes_with_one_id_one_serves(world: World) -> None:
