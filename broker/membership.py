@@ -5,6 +5,7 @@
 What it keeps true (design 2.14, 4.3 to 4.6; D9, DECISIONS 3):
 
 * A lease counts from when the heartbeat that it answers was sent, and ends with the connection to the controller.
+  An answer that does not renew it lets it run out: this broker has yet to read what was taken from it (ADR 75).
 * A process registers until it is taken, and is then this registration for the rest of its life.
 * Whoever leaves goes on serving until the controller has given everything that it leads to others.
 """
@@ -81,6 +82,9 @@ class Membership:
                 self.epoch = reply.broker_epoch
                 return bytes.fromhex(reply.cluster_id)
             refusal = error_of(reply.error, reply.message or "")
+            if reply.start and self._life.count_on(reply.start):
+                logger.warning("broker.counts_on start=%d reason=%s", self._life.start, refusal)
+                continue
             if not (refusal.retriable or isinstance(refusal, DuplicateBrokerRegistration)):
                 raise refusal
             logger.info("broker.not_registered reason=%s", refusal)
@@ -100,6 +104,7 @@ class Membership:
             int(life.worst),
             life.broker_epoch,
             life.incarnation_ids,
+            life.start,
         )
 
     # ── staying ───────────────────────────────────────────────────────────────────────────────────
@@ -145,11 +150,11 @@ class Membership:
             return True
         if reply.fenced:
             replicas.lease_until_ms = -1
-        elif self._observer.connected:
+        elif self._observer.connected and reply.renews:
             replicas.lease_until_ms = sent_ms + reply.session_timeout_ms
         if reply.should_shutdown and self._leaving:
             self._relieved.set()
-        return not (reply.fenced or self._leaving)
+        return reply.renews and not (reply.fenced or self._leaving)
 
     def beat(self) -> None:
         """Ask the controller now."""

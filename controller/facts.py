@@ -98,6 +98,9 @@ class BrokerRegistered(Fact, frozen=True, tag=2):
     rack: Name = ""
     """Where it stands; empty: it does not say."""
 
+    start: Number = 0
+    """Which start of a process on that disk it is, counted from 1; 0: it does not count."""
+
 
 class BrokerChanged(Fact, frozen=True, tag=3):
     """A registered broker may be used otherwise than before."""

@@ -122,6 +122,8 @@ class BrokerState:
     """It leads only where nobody else can, and joins no ISR."""
     offline: frozenset[Place] = frozenset()
     """Replicas that it cannot serve."""
+    start: int = 0
+    """Which start of a process on its disk this is; an earlier one is never registered after it (ADR 74)."""
 
 
 class TopicState(NamedTuple):
@@ -333,6 +335,7 @@ class Image:
             fact.host,
             fact.port,
             fact.rack,
+            start=fact.start,
         )
         self._seen.brokers.append(fact.broker_id)
 
@@ -500,6 +503,7 @@ def _registration(broker: BrokerState) -> BrokerRegistered:
         broker.host,
         broker.port,
         broker.rack,
+        broker.start,
     )
 
 

@@ -7,21 +7,23 @@
 What it keeps true (I-18, I-49, I-51, I-52):
 
 * A broker's id means one process at a time: while that is alive, only who holds the lock of its disk takes over.
+* Starts on one disk are counted, and registered in that order: an earlier one that comes late is refused (ADR 74).
 * Whoever registers leaves every ISR, and, of partitions that its last end may have cost something, every ELR;
   only then its new registration counts. One asynchronous topic does not cost the others (DECISIONS 2 and 4).
 * Nobody is fenced for silence earlier than a session and a tenth after it was heard last; a new controller waits
   for as long, and for one fetch time-out of the quorum, before it fences anybody: leases have run out by then.
+* Nobody's lease is renewed before it has read the last record that took a leadership from it (ADR 75).
 * A session refuses nothing and decides nothing by itself: what happens is a fact.
 
 `Sessions` is what the active controller keeps in memory; the functions decide from an image and answer facts.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from tidelog.controller.election import Loss, begin_shutdown, fence, go_offline, leave, unfence
-from tidelog.controller.facts import BrokerRegistered, Fact
+from tidelog.controller.facts import BrokerRegistered, Fact, PartitionFact, Place, TopicRemoved
 from tidelog.controller.image import BrokerState, Image, PartitionState
 from tidelog.protocol.errors import (
     BrokerIdNotRegistered,
@@ -32,7 +34,7 @@ from tidelog.protocol.errors import (
     StaleBrokerEpoch,
 )
 from tidelog.protocol.messages import BrokerHeartbeat, RegisterBroker
-from tidelog.protocol.types import BrokerId, Epoch, Offset
+from tidelog.protocol.types import NO_BROKER, BrokerId, Epoch, Offset
 from tidelog.storage.crashes import CrashKind
 
 
@@ -69,13 +71,22 @@ class _Session:
 
 
 class Sessions:
-    """When each broker was heard last, by the monotonic clock of the active controller."""
+    """When each broker was heard last, by the monotonic clock of the active controller, and what it must have read."""
 
-    __slots__ = ("_config", "_not_before_ms", "_sessions")
+    __slots__ = ("_config", "_first_offset", "_not_before_ms", "_sessions", "_taken")
 
-    def __init__(self, config: LivenessConfig, unfenced: Iterable[BrokerId], now_ms: int) -> None:
-        """At the activation of a controller: everybody that is not fenced gets a whole session."""
+    def __init__(
+        self, config: LivenessConfig, unfenced: Iterable[BrokerId], now_ms: int, first_offset: Offset
+    ) -> None:
+        """At the activation of a controller: everybody that is not fenced gets a whole session.
+
+        `first_offset` is where the controller's own first record stands, for nobody has told it what its
+        predecessors took: whoever has read that far has read of it.
+        """
         self._config = config
+        self._first_offset = first_offset
+        self._taken: dict[BrokerId, Offset] = {}
+        """Where the last record stands that took a leadership from that broker."""
         self._not_before_ms = now_ms + config.quorum_fetch_timeout_ms + config.silence_max_ms
         self._sessions = {broker: _Session(now_ms) for broker in unfenced}
 
@@ -110,6 +121,21 @@ class Sessions:
         heard = [s.heard_ms for broker, s in self._sessions.items() if _is_unfenced(image, broker)]
         return max(min(heard) + self._config.silence_max_ms, self._not_before_ms) if heard else None
 
+    def appended(self, facts: Sequence[Fact], base_offset: Offset, before: Image) -> None:
+        """A batch has been appended from there on; `before` is the image without it."""
+        leaders: dict[Place, BrokerId] = {}
+        for offset, fact in enumerate(facts, base_offset):
+            for place, leader in _leaders_after(fact, before):
+                known = before.partitions.get(place)
+                deposed = leaders.get(place, known.leader if known else NO_BROKER)
+                leaders[place] = leader
+                if deposed not in {NO_BROKER, leader}:
+                    self._taken[deposed] = offset
+
+    def renews(self, request: BrokerHeartbeat) -> bool:
+        """Whether the answer renews the lease. Ask when all is appended that the heartbeat has led to."""
+        return request.metadata_offset > self._taken.get(request.broker_id, self._first_offset)
+
     def relieved(self, broker: BrokerId, metadata_offset: Offset, now_ms: int) -> None:
         """It is shutting down, and whoever has read so far knows. Only the first time counts."""
         session = self._sessions.setdefault(broker, _Session(now_ms))
@@ -124,6 +150,15 @@ class Sessions:
         others = [other for other in image.brokers if other != broker and _is_unfenced(image, other)]
         known = all(self._sessions[o].metadata_offset >= told for o in others if o in self._sessions)
         return known or now_ms - since_ms >= self._config.shutdown_patience_ms
+
+
+def _leaders_after(fact: Fact, before: Image) -> list[tuple[Place, BrokerId]]:
+    """The partitions that a fact is about, and who leads each of them from then on."""
+    if isinstance(fact, PartitionFact):
+        return [((fact.topic_id, fact.index), fact.leader)]
+    if isinstance(fact, TopicRemoved):
+        return [(state.place, NO_BROKER) for state in before.partitions_of(fact.topic_id)]
+    return []
 
 
 def _is_unfenced(image: Image, broker: BrokerId) -> bool:
@@ -147,6 +182,12 @@ def register(
     """A process says that it is this broker. Its facts must be the next in the log, from `end_offset` on."""
     known = image.brokers.get(request.broker_id)
     _check(image, request)
+    in_force = start_in_force(image, request)
+    if request.start < in_force:
+        raise InvalidRegistration(
+            f"start {request.start} of the directory of broker {request.broker_id} comes too late, "
+            f"start {in_force} is registered: is it an older copy of that directory?"
+        )
     if known is not None and known.incarnation_id == request.incarnation_id:
         return Registration([], known.epoch)  # the answer was lost (KAFKA-16952)
     same_disk = known is not None and known.directory_id == request.directory_id
@@ -164,8 +205,15 @@ def register(
         request.host,
         request.port,
         request.rack,
+        request.start,
     )
     return Registration([*facts, registered], epoch)
+
+
+def start_in_force(image: Image, request: RegisterBroker) -> int:
+    """Which start of that disk is registered, 0 if none is: a refusal says it, for a disk that has lost its count."""
+    known = image.brokers.get(request.broker_id)
+    return known.start if known is not None and known.directory_id == request.directory_id else 0
 
 
 def _check(image: Image, request: RegisterBroker) -> None:
@@ -186,7 +234,7 @@ def loss_of(known: BrokerState | None, request: RegisterBroker) -> Callable[[Par
         gone = Loss(request.broker_id, everything=True)
         return lambda _: gone
     lost = Loss(request.broker_id)
-    on_record = request.prev_broker_epoch == known.epoch or known.incarnation_id in request.incarnation_ids
+    on_record = known.incarnation_id in request.incarnation_ids
     if on_record and request.crash_kind in {CrashKind.CLEAN, CrashKind.PROCESS}:
         return lambda _: None
     if on_record and request.crash_kind == CrashKind.HOST:

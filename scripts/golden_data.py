@@ -1,4 +1,4 @@
-"""Writes tests/golden/data/: two small data directories of this version of the disk format.
+"""Writes tests/golden/data/: small data directories, two for each version of the disk format.
 
 What is committed there never changes, because a test opens it for ever: a directory that exists is left alone.
 A newer version of the format gets directories of its own beside them.

@@ -14,8 +14,8 @@ What it keeps true (docs/STORAGE.md, 8):
   `.clean_shutdown` is durable before `.running` goes.
 * What is reported to the controller is the worst kind since the last registration that is on record, not the
   last one: a host crash, then a kill during the next start, are a host crash.
-* Which registration that was, is known by its epoch; or, when the node died before it could write that down, by
-  the incarnation it registered with. All incarnations since the last epoch on record are kept.
+* Starts are counted and named. The marker has the number of its start, which grows, and the names of all starts
+  since the last registration that was answered, that one included: any of them may be registered unawares.
 * A registration wipes the slate: the controller knows, and has drawn its conclusions.
 * A full disk keeps nobody from starting or registering. What could not be written down makes the next start
   believe worse of this life, never better.
@@ -41,10 +41,11 @@ from tidelog.storage.seal import JSON
 
 RUNNING: Final = ".running"
 CLEAN_SHUTDOWN: Final = ".clean_shutdown"
-VERSION: Final = 1
+VERSION: Final = 2
+"""1 did not count starts."""
 
-LIVES_KEPT: Final = 100
-"""Incarnations in a marker. With more starts than that without a registration, the node counts as lossy."""
+LIVES_KEPT: Final = 16
+"""Names of earlier starts in a marker. The next start without an answer forgets the answered one: it counts as lossy."""
 
 
 class CrashKind(IntEnum):
@@ -74,11 +75,13 @@ class Marker:
 
     place: Place
     incarnation_ids: tuple[bytes, ...]
-    """Of the lives since the last registration on record, oldest first; the last one wrote this."""
+    """The names of the starts since the last registration on record, oldest first; the last one wrote this."""
     broker_epoch: Epoch
     """Of that registration, -1 if there is none."""
     worst: CrashKind
     """Since that registration."""
+    start: int = 0
+    """Which start of this directory wrote it, counted from 1; 0: starts were not counted then."""
 
 
 Unreadable = Literal["unreadable"]
@@ -104,8 +107,8 @@ def inherit(running: Found, clean: Found, here: Place) -> Marker | None:
     open then. At a start `.running` is the newer one and carries on the other; at a stop both say the same.
     """
 
-    def age(marker: Marker) -> tuple[Epoch, int, CrashKind]:
-        return marker.broker_epoch, len(marker.incarnation_ids), marker.worst
+    def age(marker: Marker) -> tuple[int, Epoch, int, CrashKind]:
+        return marker.start, marker.broker_epoch, len(marker.incarnation_ids), marker.worst
 
     ours = [
         m for m in (running, clean) if isinstance(m, Marker) and m.place.directory_id == here.directory_id
@@ -140,8 +143,13 @@ class Life:
 
     @property
     def incarnation_ids(self) -> tuple[bytes, ...]:
-        """Which lives a registration that is not on record may have been of; this one is the last."""
+        """Whose registration the controller may have: all since the last one on record; this one is the last."""
         return self._marker.incarnation_ids
+
+    @property
+    def start(self) -> int:
+        """Which start of this directory it is."""
+        return self._marker.start
 
     @classmethod
     def begin(
@@ -159,8 +167,8 @@ class Life:
         here = Place(directory_id, boot_id, directory.device())
         last_end = classify(running, clean, here, has_partitions=has_partitions)
         last = inherit(running, clean, here) or Marker(here, (), NO_EPOCH, CrashKind.NEW)
-        lives = (*last.incarnation_ids, incarnation_id)[-LIVES_KEPT:]
-        marker = Marker(here, lives, last.broker_epoch, max(last.worst, last_end))
+        names = (*last.incarnation_ids[-LIVES_KEPT:], incarnation_id)
+        marker = Marker(here, names, last.broker_epoch, max(last.worst, last_end), last.start + 1)
         life = cls(directory, marker, last_end, tuple(problems))
         written = life._write_if_it_fits(marker)
         if clean is not None:
@@ -175,12 +183,25 @@ class Life:
         if kind > self.worst:
             self._write(RUNNING, replace(self._marker, worst=kind))
 
+    def count_on(self, in_force: int) -> bool:
+        """The controller knows a start of that number, so this one is the next; or False: it cannot be.
+
+        Only where no registration is on record the count may have been lost with the marker. Elsewhere this is an
+        older copy of a directory that goes on in another place.
+        """
+        if self.broker_epoch != NO_EPOCH or in_force < self.start:
+            return False
+        self._write_if_it_fits(replace(self._marker, start=in_force + 1))
+        return True
+
     def registered(self, broker_epoch: Epoch) -> None:
         """The controller has accepted this life: a new slate, before the first append as leader or follower."""
         if broker_epoch == self.broker_epoch:
             return  # the same answer once more (KAFKA-16952)
-        lives = self._marker.incarnation_ids[-1:]
-        self._write_if_it_fits(Marker(self._marker.place, lives, broker_epoch, CrashKind.CLEAN))
+        name = self._marker.incarnation_ids[-1:]
+        self._write_if_it_fits(
+            replace(self._marker, incarnation_ids=name, broker_epoch=broker_epoch, worst=CrashKind.CLEAN)
+        )
 
     def stop_cleanly(self) -> None:
         """The last step of a stop in order, and only if every log was opened and closed without error.
@@ -208,7 +229,9 @@ class Life:
 # ── the markers ───────────────────────────────────────────────────────────────────────────────────────
 
 
-class _Fields(msgspec.Struct, forbid_unknown_fields=True):
+class _Uncounted(msgspec.Struct, forbid_unknown_fields=True):
+    """Version 1."""
+
     version: int
     directory_id: str
     incarnation_ids: list[str]
@@ -218,21 +241,31 @@ class _Fields(msgspec.Struct, forbid_unknown_fields=True):
     worst: str
 
 
+class _Counted(_Uncounted, forbid_unknown_fields=True):
+    """Version 2: fields are appended, and each version has exactly its own."""
+
+    start: int
+
+
 class _Version(msgspec.Struct):
     version: int
 
 
-def encode_marker(marker: Marker) -> bytes:
-    """The file that says this."""
-    fields = _Fields(
-        version=VERSION,
-        directory_id=marker.place.directory_id.hex(),
-        incarnation_ids=[incarnation.hex() for incarnation in marker.incarnation_ids],
-        broker_epoch=marker.broker_epoch,
-        boot_id=marker.place.boot_id,
-        dev=marker.place.device,
-        worst=marker.worst.name.lower(),
-    )
+_READ: Final[dict[int, type[_Uncounted]]] = {1: _Uncounted, VERSION: _Counted}
+
+
+def encode_marker(marker: Marker, version: int = VERSION) -> bytes:
+    """The file that says this; older versions only to compare with."""
+    said = {
+        "version": version,
+        "directory_id": marker.place.directory_id.hex(),
+        "incarnation_ids": [incarnation.hex() for incarnation in marker.incarnation_ids],
+        "broker_epoch": marker.broker_epoch,
+        "boot_id": marker.place.boot_id,
+        "dev": marker.place.device,
+        "worst": marker.worst.name.lower(),
+    }
+    fields = _Uncounted(**said) if version == 1 else _Counted(**said, start=marker.start)  # type: ignore[arg-type]  # each by its name
     return JSON.seal(msgspec.json.encode(fields)[:-1])  # without its closing brace: the seal has it
 
 
@@ -245,16 +278,17 @@ def decode_marker(content: bytes, where: str) -> Marker | None:
         version = msgspec.json.decode(body + b"}", type=_Version).version
         if version > VERSION:
             raise UnsupportedFormat(f"{where} is of version {version}, this tidelog reads {VERSION}")
-        fields = msgspec.json.decode(body + b"}", type=_Fields)
+        fields = msgspec.json.decode(body + b"}", type=_READ[version])
         marker = Marker(
             Place(bytes.fromhex(fields.directory_id), fields.boot_id, fields.dev),
             tuple(bytes.fromhex(incarnation) for incarnation in fields.incarnation_ids),
             fields.broker_epoch,
             CrashKind[fields.worst.upper()],
+            fields.start if isinstance(fields, _Counted) else 0,
         )
     except (msgspec.MsgspecError, ValueError, KeyError):
         return None
-    return marker if encode_marker(marker) == content else None
+    return marker if encode_marker(marker, version) == content else None
 
 
 def _read(directory: Directory, name: str, problems: list[str]) -> Found:

@@ -127,6 +127,7 @@ def marker(directory: Directory, name: str) -> Iterator[Item]:
             "incarnation_ids": [each.hex() for each in found.incarnation_ids],
             "broker_epoch": found.broker_epoch,
             "worst": found.worst.name.lower(),
+            "start": found.start,
         },
     )
 

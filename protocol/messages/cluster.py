@@ -53,6 +53,9 @@ class RegisterBrokerReply(Reply, frozen=True, tag=97):
     quorum_epoch: Epoch = NO_EPOCH
     """The quorum's epoch as the answering controller knows it."""
 
+    start: Number = 0
+    """With INVALID_REGISTRATION: which start of the same disk is registered. A disk that lost its count goes on there."""
+
 
 class RegisterBroker(Request, frozen=True, tag=97):
     """A broker's process has started: from now on its id means this process."""
@@ -87,10 +90,13 @@ class RegisterBroker(Request, frozen=True, tag=97):
     """The worst end of a process on this disk since the registration below."""
 
     prev_broker_epoch: BrokerEpoch = NO_EPOCH
-    """The last registration on record on this disk; -1: none."""
+    """The last registration on record on this disk; -1: none. It is told, and decides nothing."""
 
     incarnation_ids: Annotated[tuple[Uuid, ...], ENTRIES] = ()
-    """The processes on this disk since that registration: one of them may have been registered unawares."""
+    """The processes on this disk from that registration's on: if none of them is registered, something may be lost."""
+
+    start: Number = 0
+    """Which start of a process on this disk it is, counted from 1: an earlier one than is registered is refused."""
 
 
 class BrokerHeartbeatReply(Reply, frozen=True, tag=98):
@@ -103,7 +109,7 @@ class BrokerHeartbeatReply(Reply, frozen=True, tag=98):
     """The error's fact with its numbers."""
 
     fenced: Flag = True
-    """Whether it may lead nothing. If not: it may serve for `session_timeout_ms` from when it sent this."""
+    """Whether it may lead nothing. If not, and if `renews`: it may serve for `session_timeout_ms` from when it sent this."""
 
     should_shutdown: Flag = False
     """It asked to shut down and is relieved of everything: it may stop."""
@@ -116,6 +122,9 @@ class BrokerHeartbeatReply(Reply, frozen=True, tag=98):
 
     quorum_epoch: Epoch = NO_EPOCH
     """The quorum's epoch as the answering controller knows it."""
+
+    renews: Flag = True
+    """Whether it may serve for longer than before: not until it has read which leadership was taken from it."""
 
 
 class BrokerHeartbeat(Request, frozen=True, tag=98):

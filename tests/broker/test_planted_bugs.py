@@ -4,11 +4,13 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, TypeAlias, cast
 
+import msgspec
 import pytest
 
 from tests.broker import (
     test_controller_requests,
     test_fetch,
+    test_membership,
     test_offsets,
     test_partition,
     test_produce,
@@ -16,6 +18,7 @@ from tests.broker import (
 )
 from tests.broker.node import Node
 from tidelog.broker.leadership import Leadership
+from tidelog.broker.membership import Membership
 from tidelog.broker.partition import Partition
 from tidelog.broker.replicas import Replicas
 from tidelog.broker.requests import delete_records, fetch, produce
@@ -69,6 +72,10 @@ def adding() -> Node:
 
 def a_follower() -> Partition:
     return cast("Partition", fixture(test_partition.partition)(fixture(test_partition.node)()))
+
+
+def every_answer_renews(take: Any) -> Any:
+    return lambda self, reply, *more: take(self, msgspec.structs.replace(reply, renews=True), *more)
 
 
 def epochs_before_leadership(plant: pytest.MonkeyPatch) -> None:
@@ -228,6 +235,11 @@ CAUGHT: list[tuple[str, Plant, Callable[[], object]]] = [
         "nobody is reminded of commits",
         always(fetch._Waiting, "_remind_of_commits", None),
         lambda: test_fetch.test_while_consumers_read_nearby_followers_hear_soon_what_is_committed(in_racks()),
+    ),
+    (
+        "every answer is a lease",
+        wrap(Membership, "_take", every_answer_renews),
+        test_membership.test_an_answer_that_does_not_renew_leaves_what_there_is_and_is_asked_for_again_soon,
     ),
     (
         "members in sync are throttled",

@@ -145,8 +145,12 @@ class Member:
         return reply
 
     async def beat(self, **more: Any) -> BrokerHeartbeatReply:
+        return await self.beat_at(self.observer.caught_up_to, **more)
+
+    async def beat_at(self, metadata_offset: Offset, **more: Any) -> BrokerHeartbeatReply:
+        """As one that has read so far."""
         reply: BrokerHeartbeatReply = await self.ask(
-            lambda epoch: BrokerHeartbeat(self.number, self.epoch, epoch, self.observer.caught_up_to, **more)
+            lambda epoch: BrokerHeartbeat(self.number, self.epoch, epoch, metadata_offset, **more)
         )
         return reply
 

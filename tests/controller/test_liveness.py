@@ -1,6 +1,7 @@
 """Registration, heartbeats and fencing (design 4.3 to 4.6; DECISIONS 2, 4; I-18, I-51, I-52)."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from tests.controller.book import CLUSTER, TOPIC, Book, ids, named, partition
 from tests.controller.planted import Bug, fails, planted
 from tidelog.controller import liveness
-from tidelog.controller.facts import BrokerChanged, BrokerRegistered, Fact
+from tidelog.controller.facts import BrokerChanged, BrokerRegistered, Fact, NothingHappened, TopicRemoved
 from tidelog.protocol.errors import (
     BrokerIdNotRegistered,
     DuplicateBrokerRegistration,
@@ -39,6 +40,8 @@ def comes_back(book: Book, *, kind: CrashKind = CrashKind.PROCESS, **more: Any) 
         "cluster_id": CLUSTER.hex(),
         "crash_kind": kind,
         "prev_broker_epoch": book.epoch(1) if ONE in book.image.brokers else -1,
+        "incarnation_ids": (named("process 1"), named("new process")),
+        "start": 2,
     }
     return RegisterBroker(**fields | more)
 
@@ -67,6 +70,38 @@ def a_lost_answer_is_given_again(module: Any) -> None:
     book = Book(partition((1, 2)))
     assert registers(module, book, incarnation_id=named("process 1")) == []
     assert book.state().isr == (1, 2)
+
+
+def an_earlier_start_that_comes_late_is_refused(module: Any) -> None:
+    book = Book(partition((1, 2)))
+    registers(module, book, start=5, incarnation_id=named("the fifth"))
+    late = comes_back(book, start=4, incarnation_id=named("the fourth"))
+    with pytest.raises(InvalidRegistration, match=r"start 4 .* comes too late, start 5 is registered"):
+        module.register(book.image, late, book.image.end_offset, session_is_live=True)
+    assert book.image.brokers[ONE].incarnation_id == named("the fifth")
+    assert module.start_in_force(book.image, late) == 5
+
+
+def the_same_start_is_registered_once(module: Any) -> None:
+    book = Book(partition((1, 2)))
+    assert registers(module, book, start=5) != []
+    assert (registers(module, book, start=5), book.image.brokers[ONE].start) == ([], 5)
+
+
+def a_start_that_could_not_be_counted_takes_over_from_its_like(module: Any) -> None:
+    book = Book(partition((1, 2)))
+    registers(module, book, start=5)
+    names = (named("process 1"), named("on a full disk"))
+    registers(module, book, start=5, incarnation_id=names[-1], incarnation_ids=names)
+    assert book.state().elr == (), "its predecessor's name was not written down either"
+
+
+def another_disk_counts_for_itself(module: Any) -> None:
+    book = Book()
+    registers(module, book, start=5)
+    other = {"directory_id": named("another disk"), "incarnation_id": named("elsewhere")}
+    registers(module, book, live=False, start=1, **other)
+    assert book.image.brokers[ONE].start == 1
 
 
 def who_comes_back_on_a_new_disk_while_the_old_process_lives_is_refused(module: Any) -> None:
@@ -98,9 +133,6 @@ def a_broker_that_cannot_be_reached_is_refused(module: Any) -> None:
 
 # ── what the last end cost ────────────────────────────────────────────────────────────────────────────
 
-BEFORE = 0
-"""An epoch before the one that is registered."""
-
 LOSSES: dict[str, tuple[dict[str, Any], bool, bool]] = {
     # what is said: whether an asynchronous and a flushing partition count as lossy
     "a clean stop": ({"kind": CrashKind.CLEAN}, False, False),
@@ -109,19 +141,11 @@ LOSSES: dict[str, tuple[dict[str, Any], bool, bool]] = {
     "damage": ({"kind": CrashKind.DAMAGED}, True, True),
     "nothing is known of the end": ({"kind": CrashKind.NEW}, True, True),
     "another disk": ({"directory_id": named("another disk"), "live": False}, True, True),
-    "an older registration is on record": ({"prev_broker_epoch": BEFORE}, True, True),
-    "none is on record": ({"prev_broker_epoch": -1}, True, True),
-    "a kill before the answer was on record": (
-        {"prev_broker_epoch": BEFORE, "incarnation_ids": (named("process 1"), named("new process"))},
-        False,
-        False,
-    ),
+    "whoever is registered is not known there": ({"incarnation_ids": (named("new process"),)}, True, True),
+    "a copy from before knows the epoch and not the name": ({"incarnation_ids": (), "start": 9}, True, True),
+    "a kill before the answer was on record": ({"prev_broker_epoch": -1}, False, False),
     "the death of the machine before the answer was on record": (
-        {
-            "prev_broker_epoch": -1,
-            "incarnation_ids": (named("process 1"), named("new process")),
-            "kind": CrashKind.HOST,
-        },
+        {"prev_broker_epoch": -1, "kind": CrashKind.HOST},
         True,
         False,
     ),
@@ -158,18 +182,35 @@ class Beats:
         self.book = book
         self.now_ms = now_ms
         unfenced = [broker for broker, state in book.image.brokers.items() if not state.fenced]
-        self.sessions = module.Sessions(module.LivenessConfig(), unfenced, now_ms)
+        self.sessions = module.Sessions(module.LivenessConfig(), unfenced, now_ms, book.image.end_offset)
+        self.carry_out([NothingHappened()])
 
     def beat(self, number: int = 1, *, read: int | None = None, **more: Any) -> Any:
         end = self.book.image.end_offset if read is None else read
         request = BrokerHeartbeat(BrokerId(number), self.book.epoch(number), 1, end, **more)
         self.sessions.heard(request.broker_id, self.now_ms, request.metadata_offset)
         result = self.module.beat(self.book.image, self.sessions, request, self.now_ms)
-        self.book.carry_out(result.facts)
+        self.carry_out(result.facts)
+        self.renewed = self.sessions.renews(request)
         assert result.fenced == self.book.image.brokers[BrokerId(number)].fenced
         if result.begins_shutdown:
             self.sessions.relieved(BrokerId(number), self.book.image.end_offset, self.now_ms)
         return result
+
+    def carry_out(self, facts: list[Fact]) -> None:
+        """What was decided is appended."""
+        self.sessions.appended(facts, self.book.image.end_offset, self.book.image)
+        self.book.carry_out(facts)
+
+    def becomes(self, **changed: Any) -> None:
+        """Something is decided about the partition."""
+        state = self.book.state()
+        self.carry_out([replace(state, partition_epoch=state.partition_epoch + 1, **changed).changed()])
+
+    def renews(self, read: int, number: int = 1) -> bool:
+        """Whether a heartbeat renews the lease of a broker that has read so far."""
+        self.beat(number, read=read)
+        return bool(self.renewed)
 
 
 def who_has_read_its_registration_is_unfenced(module: Any) -> None:
@@ -243,6 +284,84 @@ def a_heartbeat_of_another_registration_is_refused(module: Any) -> None:
         module.check_broker(book.image, BrokerId(9), 1)
 
 
+# ── leases ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def a_lease_needs_what_was_taken_to_be_read(module: Any) -> None:
+    beats = Beats(module, Book(partition((1, 2)), live=(1, 2)))
+    taken = beats.book.image.end_offset
+    assert beats.renews(taken)
+    beats.becomes(leader=TWO, leader_epoch=6)
+    beats.carry_out([NothingHappened()])
+    assert not beats.renews(taken)
+    assert beats.renews(taken + 1), "an offset is an end, and this one is behind the record"
+    assert beats.renews(taken, 2), "nothing was taken from the other"
+
+
+def the_last_record_that_took_something_counts(module: Any) -> None:
+    beats = Beats(module, Book(partition((1, 2)), partition((1, 2), index=1), live=(1, 2)))
+    first = beats.book.image.end_offset
+    beats.carry_out(module.fence(beats.book.image, ONE))
+    beats.carry_out(module.unfence(beats.book.image, ONE))
+    assert [beats.renews(first + read) for read in (0, 1, 2)] == [False, False, True]
+
+
+def a_leadership_that_changes_twice_in_a_batch_was_taken_twice(module: Any) -> None:
+    beats = Beats(module, Book(partition((1, 2)), live=(1, 2)))
+    state, base = beats.book.state(), beats.book.image.end_offset
+    two = replace(state, leader=TWO, leader_epoch=6, partition_epoch=10)
+    one = replace(two, leader=ONE, leader_epoch=7, partition_epoch=11)
+    beats.carry_out([two.changed(), one.changed()])
+    assert [beats.renews(base + read) for read in (0, 1)] == [False, True]
+    assert [beats.renews(base + read, 2) for read in (1, 2)] == [False, True]
+
+
+def a_lease_needs_nothing_of_what_took_no_leadership(module: Any) -> None:
+    beats = Beats(module, Book(partition((1, 2)), live=(1, 2, 3)))
+    end = beats.book.image.end_offset
+    beats.becomes(isr=(ONE,), elr=(TWO,))
+    beats.becomes(leader_epoch=6, flush_group=True)
+    beats.carry_out(module.fence(beats.book.image, ids(3)[0]))
+    assert beats.renews(end)
+
+
+def a_partition_without_a_leader_was_taken_from_its_last_one(module: Any) -> None:
+    beats = Beats(module, Book(partition((1,), (2,)), live=(1,), fenced=(2,)))
+    end = beats.book.image.end_offset
+    beats.becomes(isr=(), elr=(ONE, TWO), leader=NO_BROKER, leader_epoch=6)
+    assert not beats.renews(end)
+
+
+def a_topic_that_is_removed_is_taken_from_its_leaders(module: Any) -> None:
+    beats = Beats(module, Book(partition((1, 2)), live=(1, 2)))
+    end = beats.book.image.end_offset
+    beats.carry_out([TopicRemoved(TOPIC)])
+    assert (beats.renews(end), beats.renews(end + 1), beats.renews(end, 2)) == (False, True, True)
+
+
+def what_a_heartbeat_takes_counts_for_its_own_answer(module: Any) -> None:
+    beats = Beats(module, Book(partition((1, 2)), live=(1, 2)))
+    beats.beat(want_shutdown=True)
+    assert not beats.renewed
+    beats.beat()
+    assert beats.renewed
+
+
+def a_new_controller_asks_for_its_own_first_record(module: Any) -> None:
+    book = Book(partition((1, 2)), live=(1, 2))
+    Beats(module, book).becomes(leader=TWO, leader_epoch=6)
+    first = book.image.end_offset
+    successor = Beats(module, book)
+    assert [successor.renews(first), successor.renews(first + 1)] == [False, True]
+
+
+def a_lease_is_not_needed_to_be_unfenced(module: Any) -> None:
+    beats = Beats(module, Book(partition((1, 2)), live=(1, 2)))
+    beats.carry_out(module.fence(beats.book.image, ONE))
+    assert not beats.beat(read=beats.book.epoch(1) + 1).fenced
+    assert not beats.renewed
+
+
 # ── silence ───────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -290,6 +409,10 @@ def a_session_lives_as_long_as_a_lease(module: Any) -> None:
 RULES: tuple[Callable[[Any], None], ...] = (
     the_epoch_is_the_offset_of_the_record,
     a_lost_answer_is_given_again,
+    an_earlier_start_that_comes_late_is_refused,
+    the_same_start_is_registered_once,
+    a_start_that_could_not_be_counted_takes_over_from_its_like,
+    another_disk_counts_for_itself,
     who_comes_back_on_a_new_disk_while_the_old_process_lives_is_refused,
     who_has_the_lock_of_the_disk_takes_over,
     who_is_silent_or_fenced_may_be_replaced,
@@ -305,6 +428,15 @@ RULES: tuple[Callable[[Any], None], ...] = (
     what_cannot_be_served_is_led_by_others,
     what_cannot_be_served_is_known_before_its_broker_is_unfenced,
     a_heartbeat_of_another_registration_is_refused,
+    a_lease_needs_what_was_taken_to_be_read,
+    the_last_record_that_took_something_counts,
+    a_leadership_that_changes_twice_in_a_batch_was_taken_twice,
+    a_lease_needs_nothing_of_what_took_no_leadership,
+    a_partition_without_a_leader_was_taken_from_its_last_one,
+    a_topic_that_is_removed_is_taken_from_its_leaders,
+    what_a_heartbeat_takes_counts_for_its_own_answer,
+    a_new_controller_asks_for_its_own_first_record,
+    a_lease_is_not_needed_to_be_unfenced,
     nobody_is_fenced_before_a_session_and_a_tenth,
     the_longest_silent_is_fenced_first,
     a_new_controller_waits_for_the_leases_of_its_predecessor,
@@ -342,8 +474,20 @@ BUGS = (
     Bug("the cluster does not matter", 'if request.cluster_id not in {"", cluster_id}:', "if False:"),
     Bug("the address does not matter", "or not request.host or not request.port", ""),
     Bug("the disk does not matter", "if known is None or known.directory_id != request.directory_id:", "if known is None:"),
-    Bug("the registration on record does not matter", "if on_record and request.crash_kind in", "if request.crash_kind in"),
-    Bug("incarnations do not count", " or known.incarnation_id in request.incarnation_ids", ""),
+    Bug("whoever is registered does not matter", "if on_record and request.crash_kind in", "if request.crash_kind in"),
+    Bug("epochs name a registration", "known.incarnation_id in request.incarnation_ids", "request.prev_broker_epoch == known.epoch"),
+    Bug("starts are not counted", "if request.start < in_force:", "if False:"),
+    Bug("the start in force is refused", "if request.start < in_force:", "if request.start <= in_force:"),
+    Bug("disks are counted together", "if known is not None and known.directory_id == request.directory_id else 0", "if known is not None else 0"),
+    Bug("the start is not kept", "        request.start,\n", ""),
+    Bug("every heartbeat renews the lease", "return request.metadata_offset > self._taken.get(request.broker_id, self._first_offset)", "return True"),
+    Bug("an end is taken for a position", "request.metadata_offset > self._taken", "request.metadata_offset >= self._taken"),
+    Bug("a new controller has taken nothing", "self._taken.get(request.broker_id, self._first_offset)", "self._taken.get(request.broker_id, -1)"),
+    Bug("the first that was taken counts", "self._taken[deposed] = offset", "self._taken.setdefault(deposed, offset)"),
+    Bug("every record takes something", "if deposed not in {NO_BROKER, leader}:", "if deposed != NO_BROKER:"),
+    Bug("what ends without a leader was not taken", "if deposed not in {NO_BROKER, leader}:", "if NO_BROKER not in {deposed, leader} and deposed != leader:"),
+    Bug("batches take only once", "deposed = leaders.get(place, known.leader if known else NO_BROKER)", "deposed = known.leader if known else NO_BROKER"),
+    Bug("removed topics are kept", "if isinstance(fact, TopicRemoved):", "if False:"),
     Bug("a kill costs", "{CrashKind.CLEAN, CrashKind.PROCESS}", "{CrashKind.CLEAN}"),
     Bug("the death of a machine costs nothing", "{CrashKind.CLEAN, CrashKind.PROCESS}", "{CrashKind.CLEAN, CrashKind.PROCESS, CrashKind.HOST}"),
     Bug("the death of a machine costs all", "return lambda p: None if p.flush_group else lost", "return lambda p: lost"),

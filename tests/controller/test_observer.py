@@ -14,6 +14,7 @@ from tidelog.controller.facts import METADATA_TOPIC_ID, NothingHappened
 from tidelog.protocol.errors import (
     BY_CODE,
     IneligibleReplica,
+    InvalidRegistration,
     InvalidRequest,
     InvalidUpdateVersion,
     NotController,
@@ -236,6 +237,24 @@ async def test_an_older_process_is_not_heard(quorum: Quorum) -> None:
     assert new > old
     assert (await one.beat()).error == StaleBrokerEpoch.code
     assert (await one.propose(topic_id, (1,))).error == StaleBrokerEpoch.code
+
+
+async def test_a_registration_that_comes_too_late_is_told_which_start_is_registered(quorum: Quorum) -> None:
+    one = quorum.member(1)
+    await one.register(start=7)
+    one.life = 0
+    reply = await one.register(start=6)
+    assert (reply.error, reply.start) == (InvalidRegistration.code, 7)
+    assert "start 6" in (reply.message or "")
+
+
+async def test_a_broker_that_has_not_read_what_was_taken_from_it_gets_no_lease(quorum: Quorum) -> None:
+    one, two, _ = await two_in_sync(quorum)
+    assert [(await each.beat()).renews for each in (one, two)] == [True, True]
+    knew = one.observer.caught_up_to
+    await one.beat(want_fence=True)
+    await quorum.all_know()
+    assert [(await one.beat_at(end)).renews for end in (knew, one.observer.caught_up_to)] == [False, True]
 
 
 async def test_a_name_is_taken_once(quorum: Quorum) -> None:

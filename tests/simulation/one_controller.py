@@ -29,13 +29,22 @@ from tidelog.controller.facts import (
     encode_facts,
 )
 from tidelog.controller.image import Image
-from tidelog.controller.liveness import LivenessConfig, Sessions, beat, caught_up, check_broker, register
+from tidelog.controller.liveness import (
+    LivenessConfig,
+    Sessions,
+    beat,
+    caught_up,
+    check_broker,
+    register,
+    start_in_force,
+)
 from tidelog.controller.topics import Replicas, TopicDefaults, create_topic, remove_topic
 from tidelog.protocol.batch import walk
 from tidelog.protocol.bounds import Bounds
 from tidelog.protocol.errors import (
     ConnectionFailed,
     FencedLeaderEpoch,
+    InvalidRegistration,
     InvalidReplicationFactor,
     NotController,
     TidelogError,
@@ -236,10 +245,10 @@ class OneController:
         first: list[Fact] = [NothingHappened()]
         if self.working.cluster_id is None:
             first.insert(0, ClusterInitialized(env.new_id(), env.clock.wall_ms()))
+        unfenced = [broker for broker, state in self.working.brokers.items() if not state.fenced]
+        self._sessions = Sessions(self.config.liveness, unfenced, now_ms, self.log.end_offset)
         self._append(first)
         self._make_epoch_durable()
-        unfenced = [broker for broker, state in self.working.brokers.items() if not state.fenced]
-        self._sessions = Sessions(self.config.liveness, unfenced, now_ms)
         return claimed.lock
 
     def _make_epoch_durable(self) -> None:
@@ -266,6 +275,7 @@ class OneController:
         if facts:
             batch = encode_facts(facts, self._env.clock.wall_ms())
             self.log.append(batch, self.epoch, self._env.clock.wall_ms())
+            self._sessions.appended(facts, base, self.working)
             self.working.replay(batch)
             self._appended.set()
             self._touched()
@@ -328,7 +338,15 @@ class OneController:
     def _register(self, request: RegisterBroker, incoming: Incoming) -> Reply:
         now_ms = self._now_ms()
         live = self._sessions.is_live(request.broker_id, now_ms)
-        facts, epoch = register(self.working, request, self.log.end_offset, session_is_live=live)
+        try:
+            facts, epoch = register(self.working, request, self.log.end_offset, session_is_live=live)
+        except InvalidRegistration as error:
+            return RegisterBrokerReply(
+                error.code,
+                str(error),
+                quorum_epoch=self.epoch,
+                start=start_in_force(self.working, request),
+            )
         if facts:
             self._append(facts)
             self._sessions.began(request.broker_id, now_ms)
@@ -351,6 +369,7 @@ class OneController:
             caught_up=caught_up(request),
             session_timeout_ms=self.config.liveness.session_timeout_ms,
             quorum_epoch=self.epoch,
+            renews=self._sessions.renews(request),
         )
 
     def _alter(self, request: AlterPartition, _incoming: Incoming) -> Reply:

@@ -1,6 +1,7 @@
-"""Two data directories of this format's version, and what must be read from them for ever.
+"""Data directories of each version of this format, and what must be read from them for ever.
 
-`stopped` ended in order, `killed` in the middle of a write. They are made on a simulated disk, so that markers
+`stopped` ended in order, `killed` in the middle of a write; a number behind the name is the version of the markers,
+which are 1 without it. They are made on a simulated disk, so that markers
 name a device that every test can have; scripts/golden_data.py writes them to tests/golden/data/.
 """
 
@@ -23,7 +24,9 @@ from tidelog.storage.open_segments import OpenSegments
 from tidelog.testing.simulation.disk import SimulatedDisk
 
 GOLDEN: Final = Path(__file__).parent.parent / "golden" / "data"
-NAMES: Final = ("stopped", "killed")
+STOPPED: Final = ("stopped", "stopped-2")
+KILLED: Final = ("killed", "killed-2")
+NAMES: Final = (*STOPPED, *KILLED)
 ORDERS: Final = TopicPartition("orders", 0)
 CLICKS: Final = TopicPartition("click-events", 12)
 TOPIC_IDS: Final = {ORDERS: bytes(range(16)), CLICKS: bytes(range(16, 32))}
@@ -128,7 +131,7 @@ def make(name: str) -> SimulatedDisk:
     node.data.write_high_watermarks({ORDERS: 48, CLICKS: 6}).run()
     for made in BATCHES[25:]:
         logs[ORDERS].append(made.encoded(), made.epoch, TIME)
-    if name == "stopped":
+    if name in STOPPED:
         node.data.close({ORDERS: 60, CLICKS: 6})
         disk.kill()
         return disk

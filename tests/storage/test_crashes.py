@@ -6,13 +6,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.storage.planted import assert_caught
-from tidelog.protocol.errors import UnsupportedFormat
 from tidelog.storage.crashes import (
     CLEAN_SHUTDOWN,
     LIVES_KEPT,
@@ -23,19 +21,16 @@ from tidelog.storage.crashes import (
     Marker,
     Place,
     classify,
-    decode_marker,
-    encode_marker,
 )
 from tidelog.storage.files import Directory, read_whole, write_whole
 from tidelog.storage.io import open_directory
-from tidelog.storage.seal import JSON
 from tidelog.testing.simulation.disk import SimulatedDisk
 from tidelog.testing.simulation.faults import WHENS, Crash, Killed, PowerCut, When
 
 NEW, CLEAN, PROCESS, HOST, DAMAGED = CrashKind
 DISK, OTHER_DISK = b"\xd1" * 16, b"\xd2" * 16
 HERE = Place(DISK, "boot-1", 1)
-OURS = Marker(HERE, (b"\x0a" * 16,), 9, CLEAN)
+OURS = Marker(HERE, (b"\x0a" * 16,), 9, CLEAN, 7)
 
 
 def placed(**where: object) -> Marker:
@@ -156,11 +151,51 @@ def test_a_registration_answered_once_more_wipes_no_slate(tmp_path: Path) -> Non
     assert life.worst == DAMAGED
 
 
-def test_a_row_of_failed_starts_keeps_the_marker_small(tmp_path: Path) -> None:
+def test_sixteen_starts_without_an_answer_are_remembered_and_a_seventeenth_is_lossy(tmp_path: Path) -> None:
     directory = open_directory(str(tmp_path))
-    lives = [begin(directory, n).incarnation_ids for n in range(LIVES_KEPT + 20)]
-    assert max(map(len, lives)) == LIVES_KEPT
-    assert lives[-1][-1] == bytes([LIVES_KEPT + 19]) * 16
+    begin(directory, 99).registered(5)
+    names = [begin(directory, n).incarnation_ids for n in range(1, 40)]
+    known = [n for n, each in enumerate(names, 1) if bytes([99]) * 16 in each]
+    assert known == list(range(1, 17))
+    assert max(map(len, names)) == LIVES_KEPT + 1, "and its own"
+
+
+def test_every_start_is_counted(tmp_path: Path) -> None:
+    directory = open_directory(str(tmp_path))
+    starts = []
+    for n in range(1, 6):
+        life = begin(directory, n)
+        starts.append(life.start)
+        if n == 2:
+            life.registered(5)
+        if n == 3:
+            life.stop_cleanly()
+    assert starts == [1, 2, 3, 4, 5]
+
+
+def test_a_count_that_was_lost_goes_on_where_the_controller_says(tmp_path: Path) -> None:
+    directory = open_directory(str(tmp_path))
+    (tmp_path / RUNNING).write_bytes(b"rotten")
+    life = begin(directory, 1)
+    assert (life.start, life.count_on(40), life.start) == (1, True, 41)
+    assert begin(directory, 2).start == 42, "it is durable when it is said"
+
+
+def test_a_count_that_was_not_lost_goes_its_own_way(tmp_path: Path) -> None:
+    directory = open_directory(str(tmp_path))
+    life = begin(directory, 1)
+    assert (life.count_on(0), life.start) == (False, 1)
+    life.registered(5)
+    copy = begin(directory, 2)
+    assert (copy.count_on(40), copy.start) == (False, 2)
+
+
+def test_on_a_full_disk_a_start_is_counted_in_memory() -> None:
+    disk = SimulatedDisk(Random(0))
+    begin(disk.open_directory(), 1).registered(5)
+    disk.capacity = 0
+    lives = [begin(disk.open_directory(), n) for n in (2, 3)]
+    assert [(life.start, len(life.incarnation_ids)) for life in lives] == [(2, 2), (2, 2)]
 
 
 @pytest.mark.parametrize("name", [RUNNING, CLEAN_SHUTDOWN])
@@ -182,60 +217,6 @@ def test_a_marker_that_the_disk_cannot_read_is_reported_too() -> None:
     life = begin(disk.open_directory(), 2)
     assert life.last_end == HOST
     assert RUNNING in life.problems[0]
-
-
-# ── the markers ───────────────────────────────────────────────────────────────────────────────────────
-
-MARKERS = st.builds(
-    Marker,
-    st.builds(Place, st.binary(min_size=16, max_size=16), st.text(max_size=40), st.integers(0, 2**63)),
-    st.lists(st.binary(min_size=16, max_size=16), max_size=3).map(tuple),
-    st.integers(-1, 2**63 - 1),
-    st.sampled_from(CrashKind),
-)
-
-
-@given(MARKERS)
-def test_a_marker_comes_back_as_it_went(marker: Marker) -> None:
-    assert decode_marker(encode_marker(marker), "f") == marker
-
-
-def test_a_marker_is_one_line_of_json() -> None:
-    fields = msgspec.json.decode(encode_marker(OURS))
-    assert fields.pop("crc") == "5b5634f0"
-    assert fields == {
-        "version": 1,
-        "directory_id": "d1" * 16,
-        "incarnation_ids": ["0a" * 16],
-        "broker_epoch": 9,
-        "boot_id": "boot-1",
-        "dev": 1,
-        "worst": "clean",
-    }
-
-
-def test_every_cut_and_every_changed_byte_of_a_marker_is_noticed() -> None:
-    whole = encode_marker(OURS)
-    damaged = [whole[:at] for at in range(len(whole))] + [whole + b"\n"]
-    damaged += [whole[:at] + bytes([v]) + whole[at + 1 :] for at in range(len(whole)) for v in range(256)]
-    assert [content for content in damaged if content != whole and decode_marker(content, "f")] == []
-
-
-def test_a_marker_of_a_newer_tidelog_is_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / RUNNING).write_bytes(JSON.seal(b'{"version":2,"more":[]'))
-    with pytest.raises(UnsupportedFormat, match=r"\.running is of version 2, this tidelog reads 1"):
-        begin(open_directory(str(tmp_path)), 1)
-
-
-@pytest.mark.parametrize("body", [b"", b"[", b"{", b'{"version":1', b'{"version":"1"', b'{"version":0'])
-def test_a_marker_that_tidelog_would_not_write_is_none(body: bytes) -> None:
-    assert decode_marker(JSON.seal(body), "f") is None
-
-
-def test_a_marker_spelt_otherwise_is_none() -> None:
-    body = encode_marker(OURS).rpartition(b',"crc"')[0]
-    for other in (b'"worst": "clean"', b'"worst":"CLEAN"', b'"worst":"odd"'):
-        assert decode_marker(JSON.seal(body.replace(b'"worst":"clean"', other)), "f") is None
 
 
 # ── crashes at every step ─────────────────────────────────────────────────────────────────────────────
@@ -269,7 +250,8 @@ class World:
     disk: SimulatedDisk
     boot: int = 0
     lives: int = 0
-    controller: tuple[int, bytes] | None = None
+    registered: tuple[int, bytes] | None = None
+    """What the controller has: number and name of a start."""
     truths: dict[int, Truth] = field(default_factory=lambda: {-1: Truth()})
     log_open: bool = False
     stopped: bool = False
@@ -284,9 +266,10 @@ class World:
         assert life.last_end not in (NEW, CLEAN) or not self.log_open, "logs are trusted that may be torn"
         assert life.last_end == CLEAN or not self.stopped, "a clean stop was not believed"
         assert life.problems == ()
-        if self.controller is not None:
-            epoch, incarnation = self.controller
-            assert life.broker_epoch == epoch or incarnation in life.incarnation_ids[:-1], "lossy for nothing"
+        if self.registered is not None:
+            start, name = self.registered
+            assert name in life.incarnation_ids[:-1], "lossy for nothing"
+            assert life.start > start, "refused as too late"
 
     def live(self, plan: Plan, kind: type[Life]) -> None:
         """One life, however it ends."""
@@ -327,7 +310,7 @@ class World:
             for truth in self.truths.values():
                 truth.damaged = True
         if plan.registers:
-            self.controller = (100 + self.lives, incarnation)
+            self.registered = (life.start, incarnation)
             self.truths[100 + self.lives] = Truth()
             life.registered(100 + self.lives)
         log.write_at(0, b"appended")
@@ -438,6 +421,22 @@ class RemembersTheLastLifeOnly(Life):
         super()._write(name, replace(marker, incarnation_ids=marker.incarnation_ids[-1:]))
 
 
+class CountsNames(Life):
+    """Numbers are given by how many names there are."""
+
+    def _write(self, name: str, marker: Marker) -> None:
+        super()._write(name, replace(marker, start=len(marker.incarnation_ids)))
+
+
+class CountsRegistrationsOnly(Life):
+    """A start that was not answered, and may be registered all the same, gives its number to the next."""
+
+    def _write(self, name: str, marker: Marker) -> None:
+        answered = marker.worst is CLEAN and len(marker.incarnation_ids) == 1
+        super()._write(name, marker if answered else replace(marker, start=marker.start - 1))
+        self._marker = marker
+
+
 class CallsAnUnregisteredStopClean(Life):
     """A clean marker of less: an epoch, and nothing of what happened since."""
 
@@ -506,6 +505,8 @@ BUGS = [
     RemovesTheRunningMarkerFirst,
     RemembersTheLastEndOnly,
     RemembersTheLastLifeOnly,
+    CountsNames,
+    CountsRegistrationsOnly,
     CallsAnUnregisteredStopClean,
     RemembersDamageInMemory,
     LooksAtNoBootId,

@@ -12,8 +12,10 @@ from tests.storage.golden_data import (
     BATCHES,
     CLICKS,
     GOLDEN,
+    KILLED,
     NAMES,
     ORDERS,
+    STOPPED,
     TOPIC_IDS,
     TORN,
     Node,
@@ -54,8 +56,9 @@ def check(node: Node, batches: int) -> None:
     )
 
 
-def test_a_directory_that_was_stopped_opens_with_all_that_was_in_it(tmp_path: Path) -> None:
-    shutil.copytree(GOLDEN / "stopped", tmp_path / "data")
+@pytest.mark.parametrize("name", STOPPED)
+def test_a_directory_that_was_stopped_opens_with_all_that_was_in_it(tmp_path: Path, name: str) -> None:
+    shutil.copytree(GOLDEN / name, tmp_path / "data")
     node = Node(open_directory(str(tmp_path / "data")))
     check(node, 30)
     assert node.data.life.last_end is CrashKind.CLEAN
@@ -63,9 +66,10 @@ def test_a_directory_that_was_stopped_opens_with_all_that_was_in_it(tmp_path: Pa
     assert (node.data.report.problems, node.data.report.found[ORDERS].verified_bytes) == ([], 0)
 
 
-def test_a_directory_that_was_killed_opens_up_to_its_torn_batch() -> None:
+@pytest.mark.parametrize("name", KILLED)
+def test_a_directory_that_was_killed_opens_up_to_its_torn_batch(name: str) -> None:
     """On a disk with the same number: the kill is known as one."""
-    node = Node(load("killed").open_directory("/data"))
+    node = Node(load(name).open_directory("/data"))
     check(node, 29)
     found = node.data.report.found[ORDERS]
     torn = len(make_batch(29)) - TORN
@@ -77,15 +81,24 @@ def make_batch(number: int) -> bytearray:
     return BATCHES[number].encoded()
 
 
-def test_a_killed_directory_that_was_copied_is_believed_less(tmp_path: Path) -> None:
-    shutil.copytree(GOLDEN / "killed", tmp_path / "data")
+@pytest.mark.parametrize(
+    ("name", "start"), [("stopped", 1), ("killed", 1), ("stopped-2", 2), ("killed-2", 2)]
+)
+def test_starts_are_counted_from_the_first_version_on_that_does(name: str, start: int) -> None:
+    life = Node(load(name).open_directory("/data"), lives=2).data.life
+    assert (life.start, len(life.incarnation_ids), life.problems) == (start, 2, ())
+
+
+@pytest.mark.parametrize("name", KILLED)
+def test_a_killed_directory_that_was_copied_is_believed_less(tmp_path: Path, name: str) -> None:
+    shutil.copytree(GOLDEN / name, tmp_path / "data")
     node = Node(open_directory(str(tmp_path / "data")), boot="another boot")
     check(node, 29)
     assert node.data.life.last_end is CrashKind.HOST
 
 
 def test_appends_go_on_where_a_golden_log_ends(tmp_path: Path) -> None:
-    for name, end in zip(NAMES, (60, 58), strict=True):
+    for name, end in zip(NAMES, (60, 60, 58, 58), strict=True):
         shutil.copytree(GOLDEN / name, tmp_path / name)
         log = Node(open_directory(str(tmp_path / name))).data.logs[ORDERS]
         assert log.append(make_batch(1), 3, now_ms=0).base_offset == end
@@ -95,7 +108,7 @@ def test_appends_go_on_where_a_golden_log_ends(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_written_today_holds_the_same_records(name: str) -> None:
     """Bytes may differ where a compressor changed; what a reader finds may not."""
-    check(Node(make(name).open_directory("/data")), 30 if name == "stopped" else 29)
+    check(Node(make(name).open_directory("/data")), 30 if name in STOPPED else 29)
 
 
 # ── newer versions ────────────────────────────────────────────────────────────────────────────────
@@ -116,7 +129,7 @@ def _properties(content: bytes) -> bytes:
 def _marker(content: bytes) -> bytes:
     body = JSON.unseal(content)
     assert body is not None
-    return JSON.seal(body.replace(b'"version":1', b'"version":2'))
+    return JSON.seal(body.replace(b'"version":1', b'"version":3'))
 
 
 def _snapshot(content: bytes) -> bytes:
@@ -164,7 +177,7 @@ def test_a_running_marker_of_a_newer_version_is_refused_by_its_name() -> None:
     content = _marker(file.read_at(0, file.size()))
     file.truncate(0)
     file.write_at(0, content)
-    with pytest.raises(UnsupportedFormat, match=r"\.running is of version 2"):
+    with pytest.raises(UnsupportedFormat, match=r"\.running is of version 3"):
         Node(directory)
 
 
