@@ -2,7 +2,9 @@
 
 from tests.simulation.directed import Town
 from tests.simulation.test_directed_cluster import second_process
+from tidelog.controller.facts import METADATA
 from tidelog.controller.observer import Observer
+from tidelog.protocol.messages import DeleteTopics, DeleteTopicsReply
 from tidelog.protocol.types import BrokerId, Epoch, Offset
 from tidelog.testing.simulation.world import World
 
@@ -47,3 +49,19 @@ def test_who_finds_that_another_process_has_taken_its_id_ends(world: World) -> N
     town.cluster.hosts[1].resume()
     town.cluster.pass_time(2)
     assert (town.cluster.hosts[1].alive, twin.alive) == (False, True)
+
+
+def test_who_was_away_while_its_replica_was_taken_from_it_keeps_the_log_aside(world: World) -> None:
+    """I-37: under the same name it would be served again, or taken for caught up."""
+    town = Town(world)
+    town.produce(20)
+    town.cluster.hosts[1].kill()
+    town.cluster.until(lambda: town.leader() not in {None, 1}, 10)
+    leader = town.leader() or 0
+    reply, _ = town.do(lambda client: client.ask(town.address(leader), DeleteTopics(("orders",))))
+    assert isinstance(reply, DeleteTopicsReply)
+    assert not reply.error
+    town.cluster.start(1)
+    town.cluster.until(lambda: 1 in town.cluster.brokers and town.cluster.brokers[1].serving, 10)
+    data = town.cluster.brokers[1].data
+    assert (list(data.logs), len(data.report.stray)) == ([METADATA], 1)
