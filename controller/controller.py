@@ -17,14 +17,13 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Generator
-from dataclasses import dataclass
-from random import Random
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, NoReturn
 
 from tidelog.controller.active import Active
 from tidelog.controller.ballot import Ballot
 from tidelog.controller.config import ControllerConfig
 from tidelog.controller.contacts import Contacts
+from tidelog.controller.environment import Environment
 from tidelog.controller.facts import (
     METADATA,
     METADATA_TOPIC_ID,
@@ -67,7 +66,6 @@ from tidelog.replication.deadlines import Deadlines
 from tidelog.replication.followership import LogView
 from tidelog.storage.crashes import Life
 from tidelog.storage.data_directory import DataDirectory
-from tidelog.storage.files import Directory
 from tidelog.storage.identity import Claim, adopt_cluster, claim
 from tidelog.storage.log import Log
 from tidelog.storage.names import parse_partition
@@ -78,31 +76,6 @@ logger = logging.getLogger(__name__)
 _SLICE_S: Final = 0.002
 _CHECKPOINT_S: Final = 5.0
 """How often it is written down how far the log is committed: a restart replays from there."""
-
-
-class Clock(Protocol):
-    """The wall clock; monotonic time is the loop's."""
-
-    def wall_ms(self) -> int:
-        """Milliseconds since 1970."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Environment:
-    """What a process gives its controller: the world, as far as it needs it."""
-
-    directory: Directory
-    clock: Clock
-    boot_id: str
-    pid: int
-    rng: Random
-    new_id: Callable[[], bytes]
-    """16 random bytes."""
-    new_guard: Callable[[], contextlib.AbstractContextManager[object]]
-    """A lock for files that several threads write."""
-    halt: Callable[[str], NoReturn]
-    """End the process at once, leaving no marker of a clean stop."""
 
 
 class Controller:
@@ -135,6 +108,8 @@ class Controller:
         self._group: asyncio.TaskGroup
         self._tasks: set[asyncio.Task[Any]] = set()
         self._contacts: Contacts
+        self._early: list[Incoming] = []
+        """Requests to a leader whose own first record is not committed yet."""
         self._appended = asyncio.Event()
         self._durable = asyncio.Event()
         self._quorum_moved = asyncio.Event()
@@ -265,8 +240,11 @@ class Controller:
         return task
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """As `_start`, where nobody ends it."""
-        _ = self._start(work)
+        """As `_start`, where nobody ends it. When this node is ending, nothing begins any more."""
+        try:
+            _ = self._start(work)
+        except RuntimeError:  # the group says so, whether it was a failure, a cancellation or a stop
+            work.close()
 
     def _now_ms(self) -> int:
         return int(asyncio.get_running_loop().time() * 1000)
@@ -330,6 +308,7 @@ class Controller:
         self.active = None
         self.metadata.give_up()
         self._readers.give_up()
+        self._serve_early()
         self._follow()
 
     def _follow(self) -> None:
@@ -407,6 +386,16 @@ class Controller:
         )
         self._contacts.suspect_all()
         self._spawn(self._drive(active, active.begin()))
+        self._serve_early()
+
+    def _serve_early(self) -> None:
+        """Serve those that came before it could, or refuse them if it will not."""
+        early, self._early = self._early, []
+        for incoming in early:
+            try:
+                self._serve(incoming.message, incoming, self._now_ms())
+            except TidelogError as error:
+                incoming.refuse(error)
 
     async def _checkpoints(self) -> None:
         """How far the log is committed, as far as it is durable: where the next start begins to replay."""
@@ -513,6 +502,9 @@ class Controller:
 
     def _serve(self, message: Any, incoming: Incoming, now_ms: int) -> None:
         active = self.active
+        if active is None and self.quorum.leads and not self._stop_asked.is_set():
+            self._early.append(incoming)
+            return
         if active is None:
             raise NotController(
                 f"controller {self.node_id} is not active, {self.quorum.leader_id} leads the quorum"
@@ -597,3 +589,6 @@ async def _breathing(steps: Any) -> None:
         if loop.time() - began > _SLICE_S:
             await asyncio.sleep(0)
             began = loop.time()
+
+
+__all__ = ["Controller", "Environment"]
