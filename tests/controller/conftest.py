@@ -9,7 +9,8 @@ import pytest
 
 from tests.controller.nodes import PATIENT, Ledger, Member, controller
 from tests.protocol.io.peers import DEADLINE_S, until
-from tests.simulation.one_controller import ControllerConfig, OneController
+from tidelog.controller.config import ControllerConfig
+from tidelog.controller.controller import Controller
 from tidelog.storage.io import open_directory
 
 
@@ -19,13 +20,13 @@ class Quorum:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config: ControllerConfig = PATIENT
-        self.node: OneController
+        self.node: Controller
         self.ledger = Ledger()
         self.members: list[Member] = []
         self.port = 0
         self._tasks: dict[object, asyncio.Task[None]] = {}
 
-    async def start(self) -> OneController:
+    async def start(self) -> Controller:
         ready = asyncio.get_running_loop().create_future()
         directory = open_directory(str(self.path), create=True)
         self.node = controller(directory, self.port, self.config)
@@ -47,6 +48,8 @@ class Quorum:
         task = self._tasks.pop(who)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+        if who == "controller":
+            self.node._claim.lock.release()  # as the death of a process does
 
     def member(self, number: int, **more: Any) -> Member:
         """Somebody who follows."""

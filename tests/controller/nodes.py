@@ -3,15 +3,18 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from random import Random
 from typing import Any, NoReturn
 
 from tests.controller.book import named
-from tests.simulation.one_controller import ControllerConfig, OneController
 from tests.storage.logs import Host
-from tidelog.broker.broker import Environment
+from tidelog.controller.active import ActiveConfig
+from tidelog.controller.config import ControllerConfig
+from tidelog.controller.controller import Controller, Environment
 from tidelog.controller.following import Address, FollowingConfig
 from tidelog.controller.image import Changes
+from tidelog.controller.liveness import LivenessConfig
 from tidelog.controller.observer import Observer
 from tidelog.controller.topics import TopicDefaults
 from tidelog.protocol.messages import (
@@ -26,15 +29,12 @@ from tidelog.protocol.messages import (
     PartitionAlter,
     RegisterBroker,
     RegisterBrokerReply,
+    ReplicaPlaces,
 )
 from tidelog.protocol.types import BrokerId, Epoch, Offset
 from tidelog.storage.config import LogConfig
 from tidelog.storage.files import Directory
 
-PATIENT = ControllerConfig(
-    session_timeout_ms=60_000, idle_ms=100, fast_fencing=False, topics=TopicDefaults(replication_factor=1)
-)
-"""Fences nobody while a test lasts."""
 PATIENCE = FollowingConfig(
     fetch_max_wait_ms=100, fetch_timeout_ms=600, connect_timeout_ms=300, retry_ms=10, retry_max_ms=100
 )
@@ -57,11 +57,33 @@ def environment(directory: Directory, rng: Random) -> Environment:
     return Environment(directory, Clock(), "one boot", 1, rng, lambda: rng.randbytes(16), nullcontext, halt)
 
 
+def sessions_of(session_timeout_ms: int) -> ActiveConfig:
+    """The quorum's time-out keeps its proportion to the session."""
+    return ActiveConfig(
+        liveness=LivenessConfig(
+            session_timeout_ms=session_timeout_ms, quorum_fetch_timeout_ms=session_timeout_ms * 2 // 9
+        ),
+        topics=TopicDefaults(replication_factor=1),
+    )
+
+
+PATIENT = ControllerConfig(
+    node_id=BrokerId(1),
+    voters=((1, "127.0.0.1", 0),),
+    port=0,
+    idle_ms=100,
+    fast_fencing=False,
+    active=sessions_of(60_000),
+)
+"""A quorum of one that fences nobody while a test lasts."""
+
+
 def controller(
     directory: Directory, port: int = 0, config: ControllerConfig = PATIENT, seed: int = 1
-) -> OneController:
-    """A controller whose data lies there."""
-    return OneController(config, environment(directory, Random(seed)), "127.0.0.1", port)
+) -> Controller:
+    """The only controller of a cluster, whose data lies there."""
+    here = replace(config, voters=((1, "127.0.0.1", port),), port=port)
+    return Controller(here, environment(directory, Random(seed)))
 
 
 class Ledger:
@@ -165,7 +187,16 @@ class Member:
         self, name: str, partitions: int = 1, factor: int = 0, **configs: str
     ) -> CreateTopicsReply:
         settings = tuple(ConfigEntry(key.replace("_", "."), value) for key, value in configs.items())
-        topic = NewTopic(name, partitions, factor, configs=settings)
+        return await self.make(NewTopic(name, partitions, factor, configs=settings))
+
+    async def place(self, name: str, *replicas: int) -> bytes:
+        """A topic with one partition there, the first of them leads; its id."""
+        here = ReplicaPlaces(tuple(BrokerId(replica) for replica in replicas))
+        (topic,) = (await self.make(NewTopic(name, assignment=(here,)))).topics
+        assert topic.topic_id is not None, topic
+        return topic.topic_id
+
+    async def make(self, topic: NewTopic) -> CreateTopicsReply:
         reply: CreateTopicsReply = await self.ask(lambda epoch: CreateTopics((topic,), quorum_epoch=epoch))
         return reply
 
