@@ -17,7 +17,6 @@ Who is allowed to append, and how far readers may see, is not known here: that i
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple, NoReturn, Protocol
@@ -39,8 +38,8 @@ from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.files import FULL, Directory, NoRoom
 from tidelog.storage.flushing import SEGMENTS_AT_ONCE, Flush
 from tidelog.storage.open_segments import OpenSegments
+from tidelog.storage.producer_replay import ProducerReplay
 from tidelog.storage.producers import Duplicate, Producers
-from tidelog.storage.scan import BATCHES_PER_STEP
 from tidelog.storage.segment import MAX_RELATIVE_OFFSET, Segment, Slice
 from tidelog.storage.times import OffsetAndTime, first_at_or_after, first_of_the_largest
 
@@ -560,34 +559,23 @@ class Log:
             self.log_start = offset
             self.epochs.truncate_from_start(offset, self.end_offset)
 
+    def delete_old_segments(self) -> int:
+        """Delete what lies wholly below the log's start, which must be durable by now. How many segments that were."""
+        assert self._flushing is None, f"{self} is being flushed"
+        old = [segment for segment in self._segments[:-1] if segment.next_offset <= self.log_start]
+        try:
+            for segment in old:  # oldest first: a crash leaves a suffix, never a gap
+                segment.remove()
+                del self._segments[0]
+        except OSError as error:
+            self._keeper.halt(f"delete old segments of {self}", error)
+        self._unflushed = [segment for segment in self._unflushed if segment in self._segments]
+        self._names_changed |= bool(old)
+        return len(old)
+
     def _check(self) -> None:
         assert self.recovery_point <= self.durable_offset <= self.end_offset, self
         assert self.log_start <= self.end_offset, self
-
-
-class ProducerReplay:
-    """Producer state as of an offset: the newest snapshot, and the batches from there on; never guessed."""
-
-    def __init__(self, directory: Directory, segments: list[Segment], log_start: Offset, end: Offset) -> None:
-        loaded = producer_snapshots.load_at(directory, end, log_start)
-        self.producers = loaded.producers
-        self.problems = loaded.problems
-        self._from = loaded.offset
-        self._end = end
-        self._segments = segments
-
-    def steps(self, now_ms: int) -> Iterator[None]:
-        """Replay; yields now and then, so that an event loop can breathe."""
-        for segment in self._segments:
-            if segment.next_offset <= self._from:
-                continue
-            start = segment.position_of(self._from)
-            for count, (_, header) in enumerate(segment.headers_from(start)):
-                if header.base_offset >= self._end:
-                    return
-                self.producers.apply(header, now_ms)
-                if count % BATCHES_PER_STEP == 0:
-                    yield
 
 
 def _refusal(message: str, error: OSError) -> TidelogError:

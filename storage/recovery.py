@@ -28,7 +28,8 @@ from tidelog.storage.checkpoints import read_leader_epochs, write_leader_epochs
 from tidelog.storage.config import LogConfig
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.files import TEMPORARY, Directory, File, NoRoom
-from tidelog.storage.log import Contents, Keeper, Log, ProducerReplay
+from tidelog.storage.log import Contents, Keeper, Log
+from tidelog.storage.producer_replay import ProducerReplay
 from tidelog.storage.scan import BATCHES_PER_STEP, SLICE, Scan
 from tidelog.storage.segment import INDEX, LOG, MAX_RELATIVE_OFFSET, TIME_INDEX, Segment
 

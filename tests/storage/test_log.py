@@ -461,3 +461,38 @@ def test_an_offset_is_never_used_twice_after_a_failure_behind_the_write(
 def test_records_come_out_as_they_went_in(host: Host) -> None:
     host.log.append(batch(3, mark=b"x"), 0, now_ms=0)
     assert decode(host.log.read(0, 1000).data).values == [b"x" + bytes([65 + i]) * 40 for i in range(3)]
+
+
+# ── what readers do not begin at any more ─────────────────────────────────────────────────────────────
+
+
+def test_segments_that_lie_wholly_below_the_start_can_be_deleted() -> None:
+    host = filled(30)
+    log, before = host.log, len(host.log.segments)
+    start = log.segments[2].base_offset + 1
+    kept = contents(log)[log.segments[0].size + log.segments[1].size :]
+    log.raise_log_start(start)
+    assert log.delete_old_segments() == 2
+    assert (len(log.segments), log.segments[0].base_offset) == (before - 2, start - 1)
+    assert contents(log) == kept
+    assert log.delete_old_segments() == 0
+
+
+def test_a_log_without_its_old_segments_is_the_same_after_a_restart() -> None:
+    host = filled(30)
+    host.log.raise_log_start(host.log.segments[2].base_offset)
+    host.log.flush()
+    host.log.delete_old_segments()
+    log, end, held = host.log, host.log.end_offset, contents(host.log)
+    host.log.append(batch(), 1, now_ms=0)
+    host.log.flush()
+    host.kill_and_open()
+    assert (host.log.log_start, host.log.end_offset) == (log.log_start, end + 1)
+    assert contents(host.log).startswith(held)
+
+
+def test_the_newest_segment_is_never_deleted() -> None:
+    host = filled(30)
+    host.log.raise_log_start(host.log.end_offset)
+    host.log.delete_old_segments()
+    assert [segment.next_offset for segment in host.log.segments] == [host.log.end_offset]

@@ -13,7 +13,8 @@ from tidelog.storage import producer_snapshots, scan
 from tidelog.storage.config import LogConfig
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.flushing import Flush
-from tidelog.storage.log import Log, ProducerReplay
+from tidelog.storage.log import Log
+from tidelog.storage.producer_replay import ProducerReplay
 from tidelog.storage.producers import Producers
 from tidelog.storage.recovery import Opening
 from tidelog.storage.segment import Segment
