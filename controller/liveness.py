@@ -22,8 +22,19 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from tidelog.controller.election import Loss, begin_shutdown, fence, go_offline, leave, unfence
-from tidelog.controller.facts import BrokerRegistered, Fact, PartitionFact, Place, TopicRemoved
+from tidelog.controller.election import (
+    STEP,
+    Loss,
+    begin_shutdown,
+    fence,
+    go_offline,
+    lead_again,
+    leave,
+    leaving,
+    relieve,
+    unfence,
+)
+from tidelog.controller.facts import BrokerChanged, BrokerRegistered, Fact, PartitionFact, Place, TopicRemoved
 from tidelog.controller.image import BrokerState, Image, PartitionState
 from tidelog.protocol.errors import (
     BrokerIdNotRegistered,
@@ -34,7 +45,7 @@ from tidelog.protocol.errors import (
     StaleBrokerEpoch,
 )
 from tidelog.protocol.messages import BrokerHeartbeat, RegisterBroker
-from tidelog.protocol.types import NO_BROKER, BrokerId, Epoch, Offset
+from tidelog.protocol.types import NO_BROKER, NO_EPOCH, BrokerId, Epoch, Offset
 from tidelog.storage.crashes import CrashKind
 
 
@@ -174,6 +185,7 @@ class Registration(NamedTuple):
     facts: list[Fact]
     """None when it is known already."""
     broker_epoch: Epoch
+    """-1: this was a step of it, ask again when the facts are appended."""
 
 
 def register(
@@ -195,7 +207,11 @@ def register(
         raise DuplicateBrokerRegistration(
             f"broker {known.id} is alive at {known.host}:{known.port} under epoch {known.epoch}"
         )
-    facts = leave(image, request.broker_id, loss_of(known, request))
+    loss = loss_of(known, request)
+    places = leaving(image, request.broker_id, loss)
+    facts = leave(image, request.broker_id, loss, places[:STEP])
+    if len(places) > STEP:
+        return Registration(facts, NO_EPOCH)
     epoch = end_offset + len(facts)
     registered = BrokerRegistered(
         request.broker_id,
@@ -254,6 +270,8 @@ class Beat(NamedTuple):
     should_shutdown: bool = False
     begins_shutdown: bool = False
     """Call `Sessions.relieved` with the end of the log once the facts are appended."""
+    goes_on: bool = False
+    """This was a step of it: decide once more when the facts are appended."""
 
 
 STAY: Final[list[Fact]] = []
@@ -266,14 +284,31 @@ def beat(image: Image, sessions: Sessions, request: BrokerHeartbeat, now_ms: int
     offline = go_offline(image, broker, [(entry.topic_id, entry.index) for entry in request.offline])
     if known.fenced:
         return _beat_of_a_fenced(image, request, offline)
+    if offline:
+        return Beat(offline, fenced=False, goes_on=True)
     if request.want_fence:
-        return Beat(fence(image, broker), fenced=True)
-    if request.want_shutdown and not known.shutting_down:
-        return Beat(begin_shutdown(image, broker), fenced=False, begins_shutdown=True)
-    if request.want_shutdown and sessions.may_stop(image, broker, now_ms):
-        return Beat(fence(image, broker), fenced=True, should_shutdown=True)
+        return _fence(image, broker)
+    if request.want_shutdown:
+        return _shut_down(image, sessions, known, now_ms)
+    if not known.shutting_down and (again := lead_again(image, broker)):
+        return Beat(again, fenced=False, goes_on=True)
     # Another controller has begun the shutdown: this one has to remember since when.
-    return Beat(offline, fenced=False, begins_shutdown=known.shutting_down)
+    return Beat(STAY, fenced=False, begins_shutdown=known.shutting_down)
+
+
+def _shut_down(image: Image, sessions: Sessions, known: BrokerState, now_ms: int) -> Beat:
+    facts = relieve(image, known.id) if known.shutting_down else begin_shutdown(image, known.id)
+    if facts:
+        return Beat(facts, fenced=False, goes_on=True)
+    if sessions.may_stop(image, known.id, now_ms):
+        return _fence(image, known.id, should_shutdown=True)
+    return Beat(STAY, fenced=False, begins_shutdown=True)
+
+
+def _fence(image: Image, broker: BrokerId, *, should_shutdown: bool = False) -> Beat:
+    facts = fence(image, broker)
+    done = isinstance(facts[-1], BrokerChanged)
+    return Beat(facts, fenced=True, should_shutdown=should_shutdown, goes_on=not done)
 
 
 def _beat_of_a_fenced(image: Image, request: BrokerHeartbeat, offline: list[Fact]) -> Beat:
@@ -283,7 +318,7 @@ def _beat_of_a_fenced(image: Image, request: BrokerHeartbeat, offline: list[Fact
         return Beat(offline, fenced=True)  # unfenced by the next one, when it is known what it cannot serve
     if request.want_fence or not caught_up(request):
         return Beat(STAY, fenced=True)
-    return Beat(unfence(image, request.broker_id), fenced=False)
+    return Beat(unfence(image, request.broker_id), fenced=False, goes_on=True)
 
 
 def caught_up(request: BrokerHeartbeat) -> bool:

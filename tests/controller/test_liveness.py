@@ -189,7 +189,8 @@ class Beats:
         end = self.book.image.end_offset if read is None else read
         request = BrokerHeartbeat(BrokerId(number), self.book.epoch(number), 1, end, **more)
         self.sessions.heard(request.broker_id, self.now_ms, request.metadata_offset)
-        result = self.module.beat(self.book.image, self.sessions, request, self.now_ms)
+        while (result := self.module.beat(self.book.image, self.sessions, request, self.now_ms)).goes_on:
+            self.carry_out(result.facts)
         self.carry_out(result.facts)
         self.renewed = self.sessions.renews(request)
         assert result.fenced == self.book.image.brokers[BrokerId(number)].fenced
@@ -222,8 +223,9 @@ def who_has_read_its_registration_is_unfenced(module: Any) -> None:
 def who_wants_to_be_fenced_is_and_stays_so(module: Any) -> None:
     beats = Beats(module, Book(partition((1, 2))))
     assert beats.beat(want_fence=True).fenced
+    end = beats.book.image.end_offset
     assert beats.beat(want_fence=True).fenced
-    assert beats.book.state().leader == 2
+    assert (beats.book.state().leader, beats.book.image.end_offset) == (2, end)
 
 
 def who_is_fenced_may_stop_at_once(module: Any) -> None:
@@ -497,8 +499,8 @@ BUGS = (
     Bug("a fenced broker waits to stop", "if request.want_shutdown:\n        return Beat(STAY", "if False:\n        return Beat(STAY"),
     Bug("stops before the others know", "all(self._sessions[o].metadata_offset >= told", "any(self._sessions[o].metadata_offset >= 0"),
     Bug("waits for ever to stop", "return known or now_ms - since_ms", "return known or False and now_ms - since_ms"),
-    Bug("a shutdown is forgotten with its controller", "begins_shutdown=known.shutting_down)", "begins_shutdown=False)"),
-    Bug("unfenced with what it cannot serve", "    if offline:\n", "    if False:\n"),
+    Bug("a shutdown is forgotten with its controller", "begins_shutdown=True)", "begins_shutdown=False)"),
+    Bug("unfenced with what it cannot serve", "    if offline:\n        return Beat(offline, fenced=True)", "    if False:\n        return Beat(offline, fenced=True)"),
     Bug("an old registration speaks", "if known.epoch != epoch:", "if False:"),
     Bug("fenced at the end of the lease", "self.session_timeout_ms * 11 // 10", "self.session_timeout_ms"),
     Bug("a new controller does not wait", "if now_ms < self._not_before_ms:", "if False:"),

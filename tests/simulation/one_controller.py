@@ -359,7 +359,8 @@ class OneController:
         check_broker(self.working, request.broker_id, request.broker_epoch)
         self._sessions.heard(request.broker_id, now_ms, request.metadata_offset)
         self._heard_on(request.broker_id, incoming)
-        result = beat(self.working, self._sessions, request, now_ms)
+        while (result := beat(self.working, self._sessions, request, now_ms)).goes_on:
+            self._append(result.facts)
         self._append(result.facts)
         if result.begins_shutdown:
             self._sessions.relieved(request.broker_id, self.log.end_offset, now_ms)
