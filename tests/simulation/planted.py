@@ -11,7 +11,7 @@ from tidelog.broker.partition import Partition
 from tidelog.controller import alterations, election, liveness
 from tidelog.controller.alterations import Alterations
 from tidelog.controller.observer import Observer
-from tidelog.protocol.errors import OffsetOutOfRange
+from tidelog.protocol.errors import DiskFull, OffsetOutOfRange
 from tidelog.protocol.types import NO_OFFSET, BrokerId, Offset
 from tidelog.replication import followership
 from tidelog.replication.followership import Followership, LogView
@@ -230,6 +230,11 @@ def a_stop_forgets_what_is_committed(plant: pytest.MonkeyPatch) -> None:
     plant.setattr(DataDirectory, "close", planted)
 
 
+def a_full_disk_stays_full(plant: pytest.MonkeyPatch) -> None:
+    """Nobody looks whether there is room again."""
+    plant.setattr(Log, "probe", lambda self: not isinstance(self._refusal, DiskFull))
+
+
 PLANTS: list[Plant] = [
     high_watermark_without_enough_replicas,
     high_watermark_without_the_proposed,
@@ -252,6 +257,7 @@ PLANTS: list[Plant] = [
     deletions_wait_for_nobody,
     log_starts_fall_back,
     a_stop_forgets_what_is_committed,
+    a_full_disk_stays_full,
 ]
 
 CAUGHT: list[Plant] = [
@@ -271,5 +277,6 @@ CAUGHT: list[Plant] = [
     deletions_wait_for_nobody,
     log_starts_fall_back,
     a_stop_forgets_what_is_committed,
+    a_full_disk_stays_full,
 ]
 """Those that storms catch within a few seeds; the rest have tests of their own in tests/broker."""

@@ -14,6 +14,9 @@ from tidelog.storage.checkpoints import LOG_STARTS
 from tidelog.testing.simulation.host import Host
 from tidelog.testing.simulation.world import World
 
+PLENTY = 1 << 40
+"""Bytes that a disk holds which is not full."""
+
 
 class Faults:
     """What one seed does to its cluster."""
@@ -53,6 +56,8 @@ class Faults:
             self.cut_off_controller: 1,
             self.kill_all: 0.3,
             self.cut_off_leader: 6,
+            self.refuse: 2,
+            self.fill_disk: 2,
         }
         if power_cuts:
             faults[self.cut_power] = 1
@@ -73,6 +78,9 @@ class Faults:
     def heal(self) -> None:
         """The last fault is over."""
         self.world.network.heal()
+        for host in self.cluster.hosts.values():
+            self.world.network.admit(host.name)
+            host.disk.capacity = PLENTY
         for _, back in self._restarts:
             back()
         self._restarts.clear()
@@ -260,3 +268,34 @@ class Faults:
             self.world.network.partition(host.name, self.cluster.controller.name)
             heal = partial(self.world.network.heal, host.name, self.cluster.controller.name)
             self._later(self.rng.uniform(0.1, 4), heal)
+
+    def refuse(self) -> None:
+        """Something on the way refuses for a living broker: only a paused one is taken for dead (DECISIONS 3)."""
+        alive = self.cluster.alive()
+        if alive:
+            number = self.rng.choice(alive)
+            host, seconds = self.cluster.hosts[number], self.rng.uniform(0.3, 4)
+            self.world.counts["refused"] += 1
+            if self.rng.random() < 0.5:
+                host.stop()
+                self._later(self.rng.uniform(0.2, seconds), host.resume)
+            self.world.network.refuse(host.name)
+            self._later(seconds, partial(self._admit, number, host.life, self._fenced_fast(number)))
+
+    def _admit(self, number: int, life: int, fenced_before: int) -> None:
+        host = self.cluster.hosts[number]
+        self.world.network.admit(host.name)
+        if host.alive and host.life == life and self._fenced_fast(number) > fenced_before:
+            self.world.counts["fenced while alive"] += 1
+
+    def _fenced_fast(self, number: int) -> int:
+        return sum(node.fenced_fast.count(BrokerId(number)) for node in self.cluster.controllers)
+
+    # ── disks ─────────────────────────────────────────────────────────────────────────────────────
+
+    def fill_disk(self) -> None:
+        """A broker's disk is full for a while, whether it runs or not (I-33, DECISIONS 9)."""
+        host = self.cluster.hosts[self.rng.choice(list(self.cluster.hosts))]
+        self.world.counts["disk full"] += 1
+        host.disk.capacity = host.disk.medium.used + self.rng.choice([0, 100, 1000, 5000])
+        self._later(self.rng.uniform(0.5, 6), partial(setattr, host.disk, "capacity", PLENTY))

@@ -16,6 +16,7 @@ from tests.simulation.cluster import BROKER_PORT, CONTROLLER_PORT, DEFAULTS, QUI
 from tests.simulation.storm_faults import Faults
 from tidelog.protocol.batch import walk
 from tidelog.protocol.errors import (
+    DiskFull,
     FencedLeaderEpoch,
     NotLeaderOrFollower,
     StaleBrokerEpoch,
@@ -166,6 +167,7 @@ class Storm:
         self.world.counts["read"] += self.history.reads
         self.world.counts["deletions"] += self.history.deletions_told
         self.world.counts["fenced requests"] += sum(self.history.errors[str(code)] for code in FENCED)
+        self.world.counts["refused for want of room"] += self.history.errors[str(DiskFull.code)]
         self.world.counts.update(self.cluster.oracle.counts)
 
     def _begins(self, place: Place) -> Offset:
