@@ -1,0 +1,153 @@
+"""Partitions that nobody can lead without loss: whom to ask what they have, and when to decide (design 4.8; KIP-966).
+
+    leaderless ──► ask ──all have answered, or patience is over──► the one with most leads: `elect_anyway`
+                    ▲ │
+                    └─┘ somebody registers anew: what the process before it said counts for nothing
+
+    none         nobody is asked: an ISR or ELR member comes back, or an operator decides
+    balanced     ISR and ELR are empty: the last known ELR is asked, and waited for, five minutes from the first ask
+    aggressive   nobody who has everything is alive: the replicas that are alive are asked, five seconds
+
+What it keeps true: an answer counts as long as the registration that it came from is the newest; nobody leads who is
+not alive, nor without having answered; as soon as somebody leads, what was found is forgotten. `election` holds a
+clean election instead if one has become possible.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from tidelog.controller.batches import in_batches
+from tidelog.controller.election import elect_anyway
+from tidelog.controller.facts import Fact, Place
+from tidelog.controller.image import Image, PartitionState
+from tidelog.protocol.messages import GetReplicaLogInfoReply
+from tidelog.protocol.settings import unclean_recovery
+from tidelog.protocol.types import BrokerId, Epoch, Offset
+
+BALANCED_MS: Final = 5 * 60_000
+AGGRESSIVE_MS: Final = 5_000
+ASK_AGAIN_MS: Final = 1_000
+"""An answer that has not come after this is asked for again: requests and answers may be lost."""
+
+
+class Log(NamedTuple):
+    """How much a replica has: what is greater has more."""
+
+    last_epoch: Epoch
+    end_offset: Offset
+
+
+@dataclass(slots=True)
+class _Search:
+    """What is known about one partition's replicas."""
+
+    since_ms: int | None = None
+    """When somebody was asked first."""
+    asked: dict[BrokerId, tuple[Epoch, int]] = field(default_factory=dict)
+    """Under which registration, and when last."""
+    found: dict[BrokerId, tuple[Epoch, Log | None]] = field(default_factory=dict)
+    """By which registration; None: it has nothing to say."""
+
+
+class Todo(NamedTuple):
+    """What is to be done now."""
+
+    ask: dict[BrokerId, list[Place]]
+    elect: list[list[Fact]]
+    """Batches of elections. Possible loss, where they say so in `unclean_epoch`: always to be reported."""
+    next_ms: int | None
+    """When to look again, if nothing happens before."""
+
+
+class Recovery:
+    """The partitions that the active controller seeks leaders for. A new controller begins with none."""
+
+    __slots__ = ("_searches",)
+
+    def __init__(self) -> None:
+        self._searches: dict[Place, _Search] = {}
+
+    def answered(self, broker: BrokerId, reply: GetReplicaLogInfoReply) -> None:
+        """A broker has said what it has; call `look` afterwards."""
+        for entry in reply.partitions:
+            search = self._searches.get((entry.topic_id, entry.index))
+            if search is not None:
+                log = None if entry.error else Log(entry.last_epoch, entry.end_offset)
+                search.found[broker] = (reply.broker_epoch, log)
+
+    def look(self, image: Image, now_ms: int) -> Todo:
+        """Whom to ask and whom to elect, now."""
+        wanted = {p.place: rule for p in _leaderless(image) if (rule := _rule(image, p))}
+        self._searches = {place: self._searches.get(place) or _Search() for place in wanted}
+        todo = Todo({}, [], None)
+        elected: list[list[Fact]] = []
+        for place, (whom, patience_ms) in wanted.items():
+            p, search = image.partitions[place], self._searches[place]
+            best, missing = _standing(image, p, search, whom)
+            over = search.since_ms is not None and now_ms >= search.since_ms + patience_ms
+            if best and (not missing or over):
+                elected.append(elect_anyway(image, place, best))
+                continue
+            todo = _ask(image, todo, place, search, missing, now_ms)
+            if best and search.since_ms is not None:
+                todo = _soonest(todo, search.since_ms + patience_ms)
+        return todo._replace(elect=in_batches(elected))
+
+    def best_first(self, image: Image, place: Place) -> list[BrokerId]:
+        """Who is alive and has answered, by what it has: for an operator's election."""
+        p, search = image.partitions.get(place), self._searches.get(place)
+        return _standing(image, p, search, p.replicas)[0] if p and search else []
+
+
+def _leaderless(image: Image) -> list[PartitionState]:
+    return [image.partitions[place] for place in sorted(image.indexes.leaderless)]
+
+
+def _rule(image: Image, p: PartitionState) -> tuple[tuple[BrokerId, ...], int] | None:
+    """Whose logs decide, and how long to wait for those of them that do not answer."""
+    match unclean_recovery(image.configs, image.topics[p.topic_id].name):
+        case "balanced" if p.last_known_elr and not p.isr and not p.elr:
+            return p.last_known_elr, BALANCED_MS
+        case "aggressive":
+            alive = tuple(r for r in p.replicas if image.can_lead(r, p.place))
+            return (alive, AGGRESSIVE_MS) if alive else None
+    return None
+
+
+def _standing(
+    image: Image, p: PartitionState, search: _Search, whom: Sequence[BrokerId]
+) -> tuple[list[BrokerId], list[BrokerId]]:
+    """Who may lead, the one with most first and in the order of the replicas else; and who has not answered."""
+    counted = {
+        broker: log
+        for broker, (epoch, log) in search.found.items()
+        if broker in image.brokers and image.brokers[broker].epoch == epoch
+    }
+    missing = [broker for broker in whom if broker not in counted]
+    alive = [
+        (log, -p.replicas.index(broker), broker)
+        for broker, log in counted.items()
+        if log is not None and broker in whom and image.can_lead(broker, p.place)
+    ]
+    return [broker for _, _, broker in sorted(alive, reverse=True)], missing
+
+
+def _ask(
+    image: Image, todo: Todo, place: Place, search: _Search, missing: list[BrokerId], now_ms: int
+) -> Todo:
+    for broker in missing:
+        if not image.can_lead(broker, place):
+            continue
+        epoch = image.brokers[broker].epoch
+        asked = search.asked.get(broker)
+        if asked is None or asked[0] != epoch or now_ms >= asked[1] + ASK_AGAIN_MS:
+            todo.ask.setdefault(broker, []).append(place)
+            search.asked[broker] = (epoch, now_ms)
+            search.since_ms = now_ms if search.since_ms is None else search.since_ms
+        todo = _soonest(todo, search.asked[broker][1] + ASK_AGAIN_MS)
+    return todo
+
+
+def _soonest(todo: Todo, at_ms: int) -> Todo:
+    return todo._replace(next_ms=at_ms if todo.next_ms is None else min(todo.next_ms, at_ms))

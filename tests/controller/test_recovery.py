@@ -1,0 +1,224 @@
+"""Unclean recovery: whom the controller asks, how long it waits, and whom it elects (design 4.8; KIP-966)."""
+
+from typing import Any
+
+import pytest
+
+from tests.controller.book import TOPIC, Book, ids, partition
+from tests.controller.planted import Bug
+from tests.controller.sentences import noticed
+from tidelog.controller import recovery
+from tidelog.controller.facts import ConfigChanged, Place
+from tidelog.controller.recovery import AGGRESSIVE_MS, ASK_AGAIN_MS, BALANCED_MS, Recovery, Todo
+from tidelog.protocol.errors import StorageError
+from tidelog.protocol.messages import GetReplicaLogInfoReply, ReplicaLogInfo
+from tidelog.protocol.types import BrokerId
+
+PLACE: Place = (TOPIC, 0)
+ASKED = [PLACE]
+
+
+class Stage:
+    """A book, the machine, and a clock."""
+
+    def __init__(self, how: str, *partitions: Any, live: tuple[int, ...] = (1, 2, 3), **more: Any) -> None:
+        self.book = Book(*partitions, live=live, **more)
+        self.book.say(ConfigChanged("topic", "orders", "unclean.recovery", how))
+        self.recovery = Recovery()
+        self.now_ms = 1000
+
+    def look(self, after_ms: int = 0) -> Todo:
+        self.now_ms += after_ms
+        todo = self.recovery.look(self.book.image, self.now_ms)
+        for facts in todo.elect:
+            self.book.carry_out(facts)
+        return todo
+
+    def answer(
+        self, broker: int, last_epoch: int, end_offset: int, *, error: int = 0, old: bool = False
+    ) -> None:
+        info = ReplicaLogInfo(*PLACE, error, None, last_epoch, end_offset)
+        epoch = self.book.epoch(broker) - old
+        reply = GetReplicaLogInfoReply(broker_epoch=epoch, partitions=(info,))
+        self.recovery.answered(BrokerId(broker), reply)
+
+    @property
+    def leader(self) -> int:
+        return self.book.state().leader
+
+
+def test_none_asks_nobody() -> None:
+    assert Stage("none", partition((), last_known=(1, 2))).look() == Todo({}, [], None)
+
+
+# ── balanced ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_balanced_asks_the_last_known_elr_and_elects_the_one_with_most_when_all_have_answered() -> None:
+    stage = Stage("balanced", partition((), last_known=(1, 2)))
+    assert stage.look().ask == {1: ASKED, 2: ASKED}
+    stage.answer(1, 4, 90)
+    assert (stage.look(1).ask, stage.leader) == ({}, -1)
+    stage.answer(2, 5, 10)
+    stage.look()
+    p = stage.book.state()
+    assert (p.leader, p.isr, p.leader_epoch, p.unclean_epoch, p.recovering) == (2, (2,), 6, 6, True)
+
+
+def test_balanced_waits_five_minutes_for_those_who_do_not_answer_and_not_longer() -> None:
+    stage = Stage("balanced", partition((), last_known=(1, 2)), live=(1, 3), fenced=(2,))
+    assert stage.look().ask == {1: ASKED}
+    stage.answer(1, 4, 90)
+    todo = stage.look(BALANCED_MS - 1)
+    assert (stage.leader, todo.next_ms) == (-1, stage.now_ms + 1)
+    stage.look(1)
+    assert stage.leader == 1
+
+
+def test_balanced_does_nothing_while_somebody_is_guaranteed_to_have_everything() -> None:
+    stage = Stage("balanced", partition((), (1,), last_known=(2,)), live=(2, 3), fenced=(1,))
+    assert stage.look() == Todo({}, [], None)
+
+
+def test_balanced_asks_nobody_where_nobody_is_worth_asking() -> None:
+    assert Stage("balanced", partition(())).look() == Todo({}, [], None)
+
+
+# ── aggressive ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_aggressive_asks_all_that_are_alive_although_others_have_everything() -> None:
+    stage = Stage("aggressive", partition((), (1,)), live=(2, 3), fenced=(1,))
+    assert stage.look().ask == {2: ASKED, 3: ASKED}
+    stage.answer(2, 5, 7)
+    stage.answer(3, 5, 8)
+    stage.look()
+    assert stage.leader == 3
+
+
+def test_aggressive_waits_five_seconds_for_those_who_do_not_answer() -> None:
+    stage = Stage("aggressive", partition((), (1,)), live=(2, 3), fenced=(1,))
+    stage.look()
+    stage.answer(2, 5, 7)
+    stage.look(AGGRESSIVE_MS - 1)
+    assert stage.leader == -1
+    stage.look(1)
+    assert stage.leader == 2
+
+
+def test_the_older_setting_of_kafka_is_aggressive() -> None:
+    stage = Stage("none", partition((), (1,)), live=(2, 3), fenced=(1,))
+    stage.book.say(ConfigChanged("topic", "orders", "unclean.recovery", None))
+    stage.book.say(ConfigChanged("topic", "orders", "unclean.leader.election.enable", "true"))
+    assert stage.look().ask == {2: ASKED, 3: ASKED}
+
+
+# ── what counts ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_later_epoch_wins_then_the_longer_log_then_the_preferred() -> None:
+    for one, two, then in (
+        ((5, 7), (4, 99), 1),
+        ((5, 7), (5, 8), 2),
+        ((5, 7), (5, 7), 1),
+        ((-1, 0), (0, 1), 2),
+    ):
+        stage = Stage("balanced", partition((), last_known=(1, 2)))
+        stage.look()
+        stage.answer(2, *two)
+        stage.answer(1, *one)
+        stage.look()
+        assert stage.leader == then
+
+
+def test_what_a_process_said_that_is_not_registered_any_more_counts_for_nothing() -> None:
+    stage = Stage("balanced", partition((), last_known=(1,)))
+    stage.look()
+    stage.answer(1, 5, 9, old=True)
+    stage.look()
+    assert stage.leader == -1
+    stage.answer(1, 5, 9)
+    stage.book.register(1, process="another")
+    stage.book.say(stage.book.unfenced(1))
+    assert stage.look().ask == {1: ASKED}
+    assert stage.leader == -1
+
+
+def test_who_is_not_alive_any_more_is_not_elected() -> None:
+    stage = Stage("balanced", partition((), last_known=(1, 2)))
+    stage.look()
+    stage.answer(1, 5, 9)
+    stage.answer(2, 5, 8)
+    stage.book.say(stage.book.unfenced(1, shutting_down=True))
+    stage.look()
+    assert stage.leader == 2
+
+
+def test_nobody_leads_who_has_not_answered() -> None:
+    stage = Stage("balanced", partition((), last_known=(1,)))
+    stage.look()
+    stage.answer(1, 5, 9)
+    stage.book.say(stage.book.unfenced(1, shutting_down=True))
+    assert (stage.look().elect, stage.leader) == ([], -1)
+
+
+def test_who_cannot_say_has_answered_and_is_not_elected() -> None:
+    stage = Stage("balanced", partition((), last_known=(1,)))
+    stage.look()
+    stage.answer(1, -1, -1, error=StorageError.code)
+    assert stage.look(BALANCED_MS) == Todo({}, [], None)
+    assert stage.leader == -1
+
+
+def test_whoever_does_not_answer_is_asked_again() -> None:
+    stage = Stage("balanced", partition((), last_known=(1,)))
+    assert stage.look().next_ms == stage.now_ms + ASK_AGAIN_MS
+    assert stage.look(ASK_AGAIN_MS - 1).ask == {}
+    assert stage.look(1).ask == {1: ASKED}
+
+
+def test_what_was_found_is_forgotten_when_somebody_leads() -> None:
+    stage = Stage("aggressive", partition((), (1,)), live=(2, 3), fenced=(1,))
+    stage.look()
+    stage.answer(2, 5, 7)
+    stage.book.say(stage.book.unfenced(1))
+    stage.look(AGGRESSIVE_MS)
+    p = stage.book.state()
+    assert (p.leader, p.unclean_epoch) == (1, -1)
+    assert stage.recovery.best_first(stage.book.image, PLACE) == [2]
+    stage.look()
+    assert stage.recovery.best_first(stage.book.image, PLACE) == []
+
+
+def test_an_operator_may_know_what_was_found() -> None:
+    stage = Stage("balanced", partition((), last_known=(1, 2)))
+    stage.look()
+    stage.answer(2, 5, 8)
+    assert stage.recovery.best_first(stage.book.image, PLACE) == list(ids(2))
+
+
+def test_partitions_of_one_broker_are_asked_for_at_once() -> None:
+    stage = Stage("balanced", partition((), last_known=(1,)), partition((), last_known=(1, 2), index=1))
+    assert stage.look().ask == {1: [(TOPIC, 0), (TOPIC, 1)], 2: [(TOPIC, 1)]}
+
+
+BUGS = (
+    Bug("an older process counts", "and image.brokers[broker].epoch == epoch", ""),
+    Bug("the dead are elected", "and image.can_lead(broker, p.place)\n    ]", "\n    ]"),
+    Bug("the shorter log", "sorted(alive, reverse=True)", "sorted(alive)"),
+    Bug("the longer log of an older epoch", "Log(entry.last_epoch, entry.end_offset)", "Log(entry.end_offset, entry.last_epoch)"),
+    Bug("who cannot say is elected", "None if entry.error else Log", "Log"),
+    Bug("decided before all have answered", "if best and (not missing or over):", "if best:"),
+    Bug("waits for ever", "if best and (not missing or over):", "if best and not missing:"),
+    Bug("balanced over the elr", "if p.last_known_elr and not p.isr and not p.elr:", "if p.last_known_elr:"),
+    Bug("asked without end", "or now_ms >= asked[1] + ASK_AGAIN_MS", ""),
+    Bug("asked all the time", "now_ms >= asked[1] + ASK_AGAIN_MS", "True"),
+    Bug("another process is not asked", "asked[0] != epoch or", ""),
+    Bug("nothing is forgotten", "self._searches = {place: self._searches.get(place) or _Search() for place in wanted}", "self._searches |= {place: _Search() for place in wanted if place not in self._searches}"),
+    Bug("five minutes for all", "return (alive, AGGRESSIVE_MS)", "return (alive, BALANCED_MS)"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=str)
+def test_a_planted_bug_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert noticed(globals(), recovery, bug, monkeypatch)
