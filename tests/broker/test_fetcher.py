@@ -167,3 +167,15 @@ def test_a_log_start_is_told_when_a_kill_would_not_take_it_back() -> None:
     assert following.fetcher._entry(PLACE, asked).log_start == 0
     asked.partition.log_start_saved(2, asked.partition.begun_anew)
     assert following.fetcher._entry(PLACE, asked).log_start == 2
+
+
+def test_what_is_told_to_be_durable_is_on_the_disk() -> None:
+    """D7: in group mode the leader commits by it."""
+    following, batch = Following(), at(0, 3)
+    following.hear(entry(records_size=len(batch), high_watermark=0), data=batch)
+    following.ask()
+    asked = following.sent[PLACE]
+    told = following.fetcher._entry(PLACE, asked)
+    assert (told.fetch_offset, told.durable_offset) == (3, 0)
+    asked.partition.log.flush()
+    assert following.fetcher._entry(PLACE, asked).durable_offset == 3

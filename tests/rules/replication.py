@@ -18,7 +18,7 @@ from tests.broker.node import Node
 from tests.broker.test_planted_bugs import fixture, led, with_times
 from tests.replication import test_followership
 from tests.rules.rule import Catcher, Instead, Planted, Rule, Together
-from tests.simulation import planted, test_directed_cluster, test_roles
+from tests.simulation import planted, test_roles
 from tidelog.broker import partition as partitions
 from tidelog.broker.broker import Broker
 from tidelog.broker.fetcher import Fetcher
@@ -57,7 +57,7 @@ RULES: dict[str, Rule] = {
     "durable_there": Rule("In group mode only what is durable at a follower counts.", "D7, I-25", Instead(Leadership, "on_fetch", "min(durable_offset, fetch_offset) if self.state.flush_group else fetch_offset", "fetch_offset"), Catcher(L.test_in_group_mode_only_what_is_durable_there_counts), ("D7",)),
     "acknowledged_after_the_flush": Rule("In group mode the leader's own log counts when it is flushed.", "D7, 7.4, I-25", Instead(Leadership, "_advance", "self._durable if state.flush_group else self._end", "self._end"), Catcher(L.test_in_group_mode_only_what_is_durable_here_counts), ("D7", "acknowledged before the flush")),
     "flushed_names_its_epoch": Rule("A flush counts for the very records that were flushed.", "D7, ADR 0073", Instead(flushed, "is_prefix", "found.epoch == last_epoch and end <= found.end", "True"), Catcher(test_flushed.test_a_flush_of_records_that_were_cut_off_since_counts_nothing, (fixture(test_flushed.node),), (1,)), ("D7",)),
-    "durable_is_told": Rule("A follower tells what it has on stable storage, not what it has.", "D7, I-25", Instead(Fetcher, "_entry", "durable_offset=log.durable_offset", "durable_offset=log.end_offset"), Catcher(test_directed_cluster.test_with_flush_mode_group_what_is_acknowledged_is_on_a_disk, (world,), ()), ("D7",)),
+    "durable_is_told": Rule("A follower tells what it has on stable storage, not what it has.", "D7, I-25", Instead(Fetcher, "_entry", "durable_offset=log.durable_offset", "durable_offset=log.end_offset"), Catcher(test_fetcher.test_what_is_told_to_be_durable_is_on_the_disk), ("D7",)),
     # ── who is in sync
     "isr_only_from_log": Rule("An answer to a proposal installs no ISR.", "D2, 2.10, KAFKA-12686", Instead(Leadership, "accepted", 'self._stage = "decided"', "from dataclasses import replace; self.state, self.pending = replace(self.state, isr=self.pending.isr), None"), Catcher(test_proposals.test_after_success_the_proposal_is_pending_until_the_metadata_log_brings_it), ("isr_only_from_log", "D2")),
     "pending_until_the_log_says": Rule("A proposal that was accepted counts until the metadata log brings it.", "D2, 2.1, I-16", Instead(Leadership, "accepted", 'self._stage = "decided"', "self.pending = None"), Catcher(test_proposals.test_after_success_the_proposal_is_pending_until_the_metadata_log_brings_it), ("D2",)),
