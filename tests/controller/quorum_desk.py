@@ -118,6 +118,7 @@ class Desk:
 
     def replies(self, steps: list[Any], *voters: int, granted: bool = True, **more: Any) -> list[Any]:
         """Those voters answer what was asked; what it does then."""
+        assert all(isinstance(step, self.module.Send) for step in steps)
         result: list[Any] = []
         for step in [s for s in steps if s.to in voters]:
             reply = VoteReply(epoch=self.q.epoch, granted=granted, **{"directory_id": disk(step.to)} | more)
@@ -127,7 +128,7 @@ class Desk:
     def stands(self, *voters: int) -> list[Any]:
         """Until it asks for votes, those voters being in favour."""
         asked = self.due()
-        assert all(s.request.pre_vote for s in asked)
+        assert all(isinstance(s, self.module.Send) and s.request.pre_vote for s in asked)
         return self.replies(asked, *(voters or self.voters))
 
     def wins(self, *voters: int) -> list[Any]:

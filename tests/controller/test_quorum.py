@@ -96,6 +96,15 @@ def a_newer_epoch_is_entered_also_without_a_vote(module: Any) -> None:
 
 
 @rule
+def a_newer_epoch_does_not_put_an_election_off(module: Any) -> None:
+    desk = Desk(module)
+    deadline = desk.q.deadline_ms()
+    for epoch in (7, 8, 9):
+        desk.vote(3, epoch, log=EMPTY)
+    assert desk.q.deadline_ms() == deadline
+
+
+@rule
 def epochs_never_go_back(module: Any) -> None:
     desk = Desk(module, state={"epoch": 9})
     desk.vote(epoch=5)
@@ -170,7 +179,7 @@ def who_is_not_favoured_waits_longer_each_time_and_stays_in_its_epoch(module: An
     for most_ms in (50, 100, 200, 400, 800, 1000, 1000):
         desk.replies(desk.due(), 2, 3, granted=False)
         assert desk.role == "Unattached"
-        assert desk.now_ms <= desk.q.deadline_ms() <= desk.now_ms + most_ms
+        assert desk.now_ms < desk.q.deadline_ms() <= desk.now_ms + most_ms
     assert desk.q.epoch == 4
 
 
@@ -197,11 +206,19 @@ def a_candidate_that_is_not_answered_asks_again_before_another_epoch(module: Any
 def answers_to_another_question_do_not_count(module: Any) -> None:
     desk = Desk(module)
     asked = desk.due()
-    votes = desk.replies(asked, 2)
-    assert desk.replies(asked, 2, 3) == [], "favour is no vote"
-    desk.vote(3, 6)
-    assert desk.replies(votes, 2, 3) == []
-    assert not desk.q.leads
+    desk.vote(3, 6, log=EMPTY)
+    desk.due()
+    assert desk.replies(asked, 2, 3) == [], "the question was about another epoch"
+    assert desk.role == "Prospective"
+
+
+@rule
+def a_vote_that_comes_late_is_no_favour(module: Any) -> None:
+    desk = Desk(module)
+    votes = desk.stands()
+    desk.due()
+    desk.due()
+    assert (desk.role, desk.q.epoch, desk.replies(votes, 2, 3)) == ("Prospective", 5, [])
 
 
 # ── elections ─────────────────────────────────────────────────────────────────────────────────────────
