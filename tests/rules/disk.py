@@ -52,6 +52,7 @@ RULES: dict[str, Rule] = {
     "page_cache_is_not_trusted": Rule("Recovery writes again what it keeps.", "D12, 7.4, I-31", Planted(test_log_life.recovery_that_trusts_the_page_cache, (Opening, "_verify")), WRITTEN_AGAIN, ("D12", "the page cache trusted")),
     "recovery_flushes": Rule("Recovery flushes what it keeps before it says that it is durable.", "D12, 7.4, I-30", Instead(Opening, "_flushed", "segment.file().flush()", "pass"), WRITTEN_AGAIN, ("D12", "recovery not flushed")),
     "recovery_flushes_names": Rule("Recovery flushes the names of what it keeps, too.", "7.4, I-30, KAFKA-3968", Instead(Opening, "_flushed", "self._directory.flush()", "pass"), WRITTEN_AGAIN, ("recovery not flushed", "names not flushed")),
+    "torn_away_for_good": Rule("What recovery has cut off does not come back.", "1.11, 7.4, I-30", Instead(Opening, "_cut", "self._flushed(segment)", "pass"), Catcher(test_recovery.test_segments_behind_a_torn_one_do_not_come_back_behind_what_is_written_in_its_place), ("recovery not flushed",)),
     "torn_tail": Rule("Recovery checks every byte of what was not durable.", "7.4, I-36", CHECKED, Catcher(test_recovery.test_a_flipped_bit_in_the_tail_ends_the_log_before_its_batch), ("a bit flipped above the recovery point",)),
     "torn_pages": Rule("What recovery keeps is a beginning of what was written, whichever pages survived.", "7.4, I-30", CHECKED, Catcher(test_recovery.test_pages_that_survive_a_loss_of_power_in_any_order_leave_a_beginning_of_what_was_written), ("any subset of pages",)),
     # ── cutting

@@ -178,6 +178,25 @@ def test_segments_behind_a_torn_one_are_removed() -> None:
     ]
 
 
+def test_segments_behind_a_torn_one_do_not_come_back_behind_what_is_written_in_its_place() -> None:
+    """Their first offset fits again then; a loss of power must find them gone."""
+    for seed in range(40):
+        host = Host(seed)
+        host.log.append(batch(2), 0, now_ms=0)
+        host.flush()  # the epochs are in their file: nothing else makes a flush of the names
+        for _ in range(30):
+            host.log.append(batch(2, mark=b"old"), 0, now_ms=0)
+        first = host.log.segments[0]
+        host.disk.rot(f"{host.path}/{first.name}", first.size - 1, 0)
+        host.kill_and_open()
+        assert host.log.end_offset == first.next_offset - 2
+        host.log.append(batch(2, mark=b"new"), 0, now_ms=0)
+        host.flush()
+        written = contents(host.log)
+        assert host.cut_power_and_open().damage == []
+        assert contents(host.log) == written, f"seed {seed}"
+
+
 def test_after_a_torn_tail_the_log_goes_on_as_if_it_had_never_been() -> None:
     host = filled(6, ONE_SEGMENT)
     host.directory.open(host.log.segments[0].name).truncate(len(contents(host.log)) - 1)
