@@ -384,6 +384,7 @@ class Partition:
         """
         assert self.followership is not None
         if self.log.is_flushing and (isinstance(step, Truncate | StartAt) or self._begins_within(step, data)):
+            self.followership.not_cut()
             return Wait(FLUSH_MS)
         try:
             if isinstance(step, Append):
@@ -398,6 +399,7 @@ class Partition:
             self.go_offline(str(error))
             return GoOffline(str(error))
         except TidelogError as error:  # the disk is full, or the batches do not continue this log
+            self.followership.not_cut()
             return self.followership.on_bad_bytes(str(error))
         return step
 

@@ -208,6 +208,10 @@ class Followership:
             )
         return self.on_failure()
 
+    def not_cut(self) -> None:
+        """The cut that was called for could not be made yet: to be told so once more is no lack of progress."""
+        self._cut_before = None
+
     def new_high_watermark(self, told: Append, log: LogView) -> Offset:
         """What is committed, after the records of the answer were appended (3.3).
 

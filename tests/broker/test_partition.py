@@ -8,7 +8,8 @@ from tests.broker.node import PLACE, Node, records
 from tidelog.broker.partition import Partition
 from tidelog.protocol.batch import stamp
 from tidelog.protocol.errors import DiskFull, NotLeaderOrFollower, OffsetOutOfRange, StorageError
-from tidelog.replication.followership import Append, GoOffline, StartAt, Truncate, Wait
+from tidelog.protocol.messages import EpochEnd, PartitionFetched
+from tidelog.replication.followership import Append, GoOffline, StartAt, Step, Truncate, Wait
 from tidelog.storage.log import Log
 
 
@@ -141,6 +142,31 @@ def test_a_cut_that_is_refused_leaves_all_as_it_was(
     monkeypatch.setattr(Log, "truncate_to", failing(error))
     assert isinstance(partition.carry_out(Truncate(1, loses_committed=True), b"", 0), step)
     assert (partition.log.end_offset, partition.high_watermark, partition.losses) == (4, 2, [])
+
+
+@pytest.mark.parametrize("why", ["it is being flushed", "the disk is full"])
+def test_a_cut_that_had_to_wait_is_made_when_it_can_be(
+    partition: Partition, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """The leader says the same once more: that is no truncation without progress."""
+    flush = partition.log.begin_flush() if why == "it is being flushed" else None
+    with monkeypatch.context() as planted:
+        if flush is None:
+            planted.setattr(Log, "truncate_to", failing(DiskFull("planted")))
+        assert isinstance(parted_at(partition, 3), Wait)
+    if flush is not None:
+        flush.run()
+        partition.log.end_flush(flush)
+    assert isinstance(parted_at(partition, 3), Truncate)
+    assert (partition.offline, partition.log.end_offset) == (None, 3)
+
+
+def parted_at(partition: Partition, end: int) -> Step:
+    """Ask, be told that the logs part there, and do what that means."""
+    following, view = partition.followership, partition.view()
+    assert following is not None
+    told = PartitionFetched(*PLACE, diverging=EpochEnd(0, end), log_start=0)
+    return partition.carry_out(following.on_fetched(following.ask(view), told, view), b"", 0)
 
 
 def test_a_cut_below_what_is_committed_is_told_as_a_loss(partition: Partition) -> None:
