@@ -110,6 +110,21 @@ def test_where_the_logs_part_the_log_is_cut() -> None:
     assert following.partition().log.end_offset == 0
 
 
+def test_what_is_committed_there_says_nothing_of_records_that_part_from_it() -> None:
+    """3.3: the high watermark comes with the next answer, when they are cut off."""
+    following, batch = Following(), at(0, 3)
+    following.hear(entry(records_size=len(batch)), data=batch)
+    following.node.follow(2)
+    following.ask()
+    following.hear(entry(diverging=EpochEnd(0, 0), high_watermark=3))
+    log = following.partition().log
+    assert (log.end_offset, following.partition().high_watermark, following.partition().offline) == (
+        0,
+        0,
+        None,
+    )
+
+
 def test_trouble_with_one_partition_is_none_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     following, batch = Following(), at(0, 3)
     following.hear(entry(records_size=len(batch)), data=batch)
