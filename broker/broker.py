@@ -68,6 +68,7 @@ from tidelog.protocol.messages import (
     Welcome,
 )
 from tidelog.protocol.types import BrokerId
+from tidelog.replication.breathing import breathing
 from tidelog.replication.deadlines import Deadlines
 from tidelog.replication.throttle import Throttle
 from tidelog.storage.crashes import Life
@@ -81,8 +82,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_SLICE_S = 0.002
-"""How long opening logs may hold up the event loop at a time."""
+_SNAPSHOT_S = 5.0
+"""How often it is asked whether a snapshot of the metadata log is due."""
 
 
 class Clock(Protocol):
@@ -233,7 +234,7 @@ class Broker:
             halt=self._halt,
             new_guard=env.new_guard,
         )
-        await _breathing(self.data.open(env.clock.wall_ms()))
+        await breathing(self.data.open(env.clock.wall_ms()))
         log = self.data.logs.get(METADATA) or self.data.create(
             METADATA, METADATA_TOPIC_ID, env.clock.wall_ms()
         )
@@ -248,6 +249,7 @@ class Broker:
             hello=Hello(client_id=f"broker-{config.broker_id}"),
             bounds=self._bounds,
             on_lost=self._on_controller_lost,
+            save_log_start=lambda: in_a_thread(self.data.write_log_starts().run),
         )
         self._membership = Membership(config, self.observer, self._claim.identity, self._life, env.rng)
 
@@ -381,7 +383,14 @@ class Broker:
             self._flusher.keep_log_starts(),
             self._flusher.probe(),
             self._proposer.run(),
+            self._take_snapshots(),
         ]
+
+    async def _take_snapshots(self) -> None:
+        """Of the metadata log, once in a while."""
+        while True:
+            await asyncio.sleep(_SNAPSHOT_S)
+            await self.observer.take_snapshot_if_due()
 
     def _on_controller_lost(self) -> None:
         self._membership.lost()
@@ -473,16 +482,6 @@ class Broker:
         if not self.serving:
             raise RequestTimedOut(f"broker {self.config.broker_id} is starting or stopping")
         handler(self._context, incoming)
-
-
-async def _breathing(steps: Any) -> None:
-    """Run steps, and let the event loop breathe in between."""
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    for _ in steps:
-        if loop.time() - began > _SLICE_S:
-            await asyncio.sleep(0)
-            began = loop.time()
 
 
 __all__ = ["Broker", "Environment", "Listener"]

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from tidelog.controller.active import ActiveConfig
 from tidelog.controller.following import FollowingConfig
 from tidelog.controller.quorum import QuorumConfig
+from tidelog.controller.snapshots import SnapshotConfig
 from tidelog.protocol.errors import InvalidConfig
 from tidelog.protocol.types import BrokerId
 from tidelog.storage.config import LogConfig
@@ -30,7 +31,8 @@ class ControllerConfig:
     quorum: QuorumConfig = field(default_factory=QuorumConfig)
     following: FollowingConfig = field(default_factory=FollowingConfig)
     active: ActiveConfig = field(default_factory=ActiveConfig)
-    log: LogConfig = field(default_factory=LogConfig)
+    snapshots: SnapshotConfig = field(default_factory=SnapshotConfig)
+    log: LogConfig = field(default_factory=lambda: LogConfig(segment_bytes=16 << 20))
 
     def __post_init__(self) -> None:
         ids = [number for number, _, _ in self.voters]

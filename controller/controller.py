@@ -20,6 +20,7 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Final, NoReturn
 
 from tidelog.controller.active import Active
+from tidelog.controller.archive import Archive
 from tidelog.controller.ballot import Ballot
 from tidelog.controller.config import ControllerConfig
 from tidelog.controller.contacts import Contacts
@@ -37,11 +38,13 @@ from tidelog.controller.following import Address, Following, Reader
 from tidelog.controller.image import Image
 from tidelog.controller.io import in_a_thread
 from tidelog.controller.metadata_log import MetadataLog
+from tidelog.controller.own_copy import OwnCopy
 from tidelog.controller.peers import Peers, is_gone
 from tidelog.controller.quorum import Lead, Quorum, Send, Step
 from tidelog.controller.readers import Readers
 from tidelog.protocol.bounds import Bounds
 from tidelog.protocol.errors import (
+    DamagedLog,
     InconsistentClusterId,
     NotController,
     TidelogError,
@@ -54,6 +57,7 @@ from tidelog.protocol.messages import (
     BrokerHeartbeat,
     EndEpoch,
     Fetch,
+    FetchSnapshot,
     Hello,
     RegisterBroker,
     Reply,
@@ -61,9 +65,9 @@ from tidelog.protocol.messages import (
     VoteReply,
     Welcome,
 )
-from tidelog.protocol.types import BrokerId, Epoch, Offset
+from tidelog.protocol.types import BrokerId, Epoch
+from tidelog.replication.breathing import breathing
 from tidelog.replication.deadlines import Deadlines
-from tidelog.replication.followership import LogView
 from tidelog.storage.crashes import Life
 from tidelog.storage.data_directory import DataDirectory
 from tidelog.storage.identity import Claim, adopt_cluster, claim
@@ -73,7 +77,6 @@ from tidelog.storage.open_segments import OpenSegments
 
 logger = logging.getLogger(__name__)
 
-_SLICE_S: Final = 0.002
 _CHECKPOINT_S: Final = 5.0
 """How often it is written down how far the log is committed: a restart replays from there."""
 
@@ -99,10 +102,12 @@ class Controller:
         }
         self._claim: Claim
         self._data: DataDirectory
+        self._archive: Archive
         self._ballot: Ballot
         self._readers: Readers
         self._deadlines: Deadlines
         self._peers: Peers
+        self._copy: OwnCopy
         self._following: Following | None = None
         self._follows: asyncio.Task[None] | None = None
         self._group: asyncio.TaskGroup
@@ -111,7 +116,6 @@ class Controller:
         self._early: list[Incoming] = []
         """Requests to a leader whose own first record is not committed yet."""
         self._appended = asyncio.Event()
-        self._durable = asyncio.Event()
         self._quorum_moved = asyncio.Event()
         self._stop_asked = asyncio.Event()
 
@@ -119,6 +123,11 @@ class Controller:
     def epoch(self) -> Epoch:
         """The quorum's, as far as this node knows."""
         return self.quorum.epoch
+
+    @property
+    def log(self) -> Log:
+        """The metadata log on this node's disk."""
+        return self.metadata.log
 
     @property
     def working(self) -> Image:
@@ -184,13 +193,23 @@ class Controller:
             halt=self._halt,
             new_guard=env.new_guard,
         )
-        await _breathing(self._data.open(env.clock.wall_ms()))
+        await breathing(self._data.open(env.clock.wall_ms()))
         if METADATA in self._data.report.offline:
             raise self._data.report.offline[METADATA]
         wall_ms = env.clock.wall_ms()
         log = self._data.logs.get(METADATA) or self._data.create(METADATA, METADATA_TOPIC_ID, wall_ms)
-        self._ballot = Ballot.read(env.directory, log.epochs.latest)
-        self.metadata = MetadataLog(log, Image(), self._data.high_watermark(METADATA))
+        damage = self._data.report.found[METADATA].damage if METADATA in self._data.report.found else None
+        if damage:
+            # It lacks what others count upon. Without its votes nothing of that is lost.
+            raise DamagedLog(
+                f"{log} is damaged: {damage}; move the data directory away, and this controller will follow the "
+                "others without a vote"
+            )
+        self._archive = Archive(log, config.snapshots, self._save_log_start)
+        committed = await self._archive.open()
+        self._ballot = Ballot.read(env.directory, self._archive.epochs.latest)
+        high_watermark = max(self._data.high_watermark(METADATA), committed.end_offset)
+        self.metadata = MetadataLog(self._archive, committed, high_watermark)
 
     def _begin(self) -> None:
         identity, metadata = self._claim.identity, self.metadata
@@ -206,6 +225,14 @@ class Controller:
             cluster_id=identity.cluster_id.hex() if identity.cluster_id else "",
         )
         self.quorum.high_watermark = metadata.committed.end_offset
+        self._copy = OwnCopy(
+            metadata,
+            self.quorum,
+            now_ms=self._now_ms,
+            told=self._told,
+            grown=self._grown,
+            lost=self._lost,
+        )
         self._readers = Readers(metadata, self.quorum, self._wake_at)
         self._deadlines = Deadlines(self._readers.delayed)
         hello = Hello(client_id=f"controller-{self.node_id}", cluster_id=self.quorum.cluster_id)
@@ -213,7 +240,7 @@ class Controller:
         self._peers = Peers(others, hello, self._bounds)
         if others:
             self._following = Following(
-                self,
+                self._copy,
                 others,
                 Reader(hello=hello, node_id=self.node_id, directory_id=identity.directory_id),
                 wall_ms=self._env.clock.wall_ms,
@@ -347,7 +374,7 @@ class Controller:
                 continue
             await in_a_thread(flush.run)
             self.metadata.log.end_flush(flush)
-            self._durable.set()
+            self._copy.durable.set()
             if self.quorum.flushed(self.metadata.log.durable_offset):
                 self._committed()
 
@@ -398,66 +425,27 @@ class Controller:
                 incoming.refuse(error)
 
     async def _checkpoints(self) -> None:
-        """How far the log is committed, as far as it is durable: where the next start begins to replay."""
+        """How far the log is committed, as far as it is durable, and snapshots: where the next start begins."""
         while True:
             await asyncio.sleep(_CHECKPOINT_S)
             committed = min(self.quorum.high_watermark, self.metadata.log.durable_offset)
             pending = self._data.write_high_watermarks({METADATA: committed})
             await in_a_thread(pending.run)
+            await self._archive.take_if_due(self.metadata.committed)
 
-    # ── following: the `Copy` ─────────────────────────────────────────────────────────────────────
+    async def _save_log_start(self) -> None:
+        await in_a_thread(self._data.write_log_starts().run)
 
-    @property
-    def log(self) -> Log:
-        """The metadata log."""
-        return self.metadata.log
+    # ── following ─────────────────────────────────────────────────────────────────────────────────
 
-    @property
-    def quorum_epoch(self) -> Epoch:
-        """The newest epoch that was heard of."""
-        return self.quorum.epoch
-
-    @property
-    def controller_id(self) -> BrokerId:
-        """Who leads in it."""
-        return self.quorum.leader_id
-
-    def view(self) -> LogView:
-        """The log, and what is known to be committed of it."""
-        log = self.metadata.log
-        return LogView(log.log_start, log.end_offset, self.quorum.high_watermark, log.epochs)
-
-    def heard_of(self, controller: BrokerId, epoch: Epoch) -> bool:
-        """Somebody says that this controller leads in that epoch."""
-        before = self.quorum.epoch, self.quorum.leader_id
-        self.quorum.heard_of(controller, epoch, self._now_ms())
+    def _told(self) -> None:
+        """The quorum has heard something while it followed."""
         self._carry([])
-        return (self.quorum.epoch, self.quorum.leader_id) != before
-
-    async def before_fetch(self) -> None:
-        """What a voter's fetch says that it has is on stable storage."""
-        log = self.metadata.log
-        while log.durable_offset < log.end_offset:
-            self._durable.clear()
-            await self._durable.wait()
-
-    def fetched(self, controller: BrokerId, epoch: Epoch, high_watermark: Offset) -> None:
-        """What the leader had is appended, and so much is committed."""
-        self.quorum.heard_of(controller, epoch, self._now_ms())
-        self.metadata.grown()
-        self.quorum.fetched(epoch, high_watermark, self.metadata.log.end_offset, self._now_ms())
-        self._carry([])
-        self._grown()
         if self.quorum.high_watermark > self.metadata.committed.end_offset:
             self._committed()
 
-    def cut(self) -> None:
-        """The log was truncated."""
-        self.metadata.cut()
-        self.quorum.directories = self.metadata.directories()
-
-    def lost(self, controller: BrokerId) -> None:
-        """The connection to the leader has ended: if nobody is there any more, there is no need to wait."""
+    def _lost(self, controller: BrokerId) -> None:
+        """If nobody is there any more, there is no need to wait."""
         if self.quorum.leader_id == controller and not self.quorum.leads and not self._stop_asked.is_set():
             self._spawn(self._probe_leader(controller, self.quorum.epoch))
 
@@ -479,6 +467,8 @@ class Controller:
         elif isinstance(message, Fetch):
             if self._readers.fetch(message, incoming, now_ms):
                 self._committed()
+        elif isinstance(message, FetchSnapshot):
+            self._readers.fetch_snapshot(message, incoming)
         elif isinstance(message, Vote):
             vote = self.quorum.on_vote(message, now_ms, self.metadata.end)
             self._carry([])
@@ -579,16 +569,3 @@ class Controller:
             steps = self.active.overdue(self._now_ms())
             if steps is not None:
                 await self._drive(self.active, steps)
-
-
-async def _breathing(steps: Any) -> None:
-    """Run steps, and let the event loop breathe in between."""
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    for _ in steps:
-        if loop.time() - began > _SLICE_S:
-            await asyncio.sleep(0)
-            began = loop.time()
-
-
-__all__ = ["Controller", "Environment"]

@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final, Protocol, TypeAlias
 
+from tidelog.controller.archive import Archive
 from tidelog.controller.facts import METADATA, METADATA_TOPIC_ID
+from tidelog.controller.image import Image
 from tidelog.protocol.bounds import Bounds
 from tidelog.protocol.errors import (
     ConnectionFailed,
@@ -92,6 +94,11 @@ class Copy(Protocol):
         ...
 
     @property
+    def archive(self) -> Archive:
+        """With its snapshots."""
+        ...
+
+    @property
     def quorum_epoch(self) -> Epoch:
         """The newest epoch that was heard of."""
         ...
@@ -119,6 +126,10 @@ class Copy(Protocol):
 
     def cut(self) -> None:
         """The log was truncated."""
+        ...
+
+    def installed(self, image: Image) -> None:
+        """A snapshot has taken the place of what was here: this is what it says, and all of it is committed."""
         ...
 
     def lost(self, controller: BrokerId) -> None:
@@ -223,6 +234,9 @@ class Following:
             asked = followership.ask(copy.view())
             try:
                 entry, data = await self._fetch(connection, asked)
+                if entry.snapshot is not None and not entry.error:
+                    copy.installed(await copy.archive.fetch(connection, entry.snapshot, asked.leader_epoch))
+                    continue
             except TidelogError as error:
                 logger.info("controller.lost id=%d error=%r", controller, str(error))
                 return self.connection is connection
@@ -284,7 +298,6 @@ class Following:
         elif isinstance(step, GoOffline):
             raise InconsistentMetadata(f"{log}: {step.why}")
         elif not isinstance(step, Wait):
-            # Snapshots of the metadata log are fetched here, once there are any (4.13).
             raise InconsistentMetadata(f"{log} ends before the controller's log begins: {step}")
         if isinstance(step, Wait):
             if step.tell:

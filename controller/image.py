@@ -16,10 +16,10 @@ controllers have written or a replay has gone astray:
 * The indexes are what `Indexes.of` computes from scratch.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import singledispatchmethod
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -48,6 +48,8 @@ from tidelog.controller.facts import (
 from tidelog.protocol.batch import read_header
 from tidelog.protocol.errors import InconsistentMetadata
 from tidelog.protocol.types import NO_BROKER, NO_EPOCH, BrokerId, Buffer, Epoch, Offset, TopicId
+
+K = TypeVar("K")
 
 ConfigKey: TypeAlias = tuple[str, str, str]
 """Of what kind of thing (`cluster`, `broker`, `topic`, `group`), of which one, and which setting."""
@@ -285,6 +287,19 @@ class Image:
         twin.indexes = self.indexes.copy()
         return twin
 
+    def become(self, later: "Image") -> Changes:
+        """Say from now on what another image says, and what is different by that."""
+        changes = Changes(
+            tuple(_different(self.partitions, later.partitions)),
+            tuple(_different(self.brokers, later.brokers)),
+            tuple(_different(self.topics, later.topics)),
+            tuple(_different(self.configs, later.configs)),
+        )
+        twin = later.copy()
+        for name in self.__slots__:
+            setattr(self, name, getattr(twin, name))
+        return changes
+
     def facts(self) -> list[Fact]:
         """The facts that add up to this image, in an order that depends on nothing else (what a snapshot holds)."""
         facts: list[Fact] = []
@@ -510,6 +525,10 @@ def _registration(broker: BrokerState) -> BrokerRegistered:
 def _change(broker: BrokerState) -> BrokerChanged:
     offline = tuple(sorted(broker.offline))
     return BrokerChanged(broker.id, broker.epoch, broker.fenced, broker.shutting_down, offline)
+
+
+def _different(before: Mapping[K, object], after: Mapping[K, object]) -> list[K]:
+    return [key for key in {**before, **after} if before.get(key) != after.get(key)]
 
 
 def _require(holds: bool, fact: Fact, otherwise: str) -> None:

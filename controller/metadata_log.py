@@ -16,12 +16,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from tidelog.controller.archive import Archive
 from tidelog.controller.facts import Fact, Voter, encode_facts
 from tidelog.controller.image import Image
 from tidelog.controller.quorum import LogEnd
 from tidelog.protocol.batch import walk
 from tidelog.protocol.types import BrokerId, Epoch, Offset
-from tidelog.storage.log import Log
 
 READ_BYTES: Final = 1 << 20
 
@@ -29,9 +29,11 @@ READ_BYTES: Final = 1 << 20
 class MetadataLog:
     """The log on this node's disk, and what it says."""
 
-    def __init__(self, log: Log, committed: Image, high_watermark: Offset) -> None:
+    def __init__(self, archive: Archive, committed: Image, high_watermark: Offset) -> None:
         """`committed` is an image of a snapshot, or an empty one; the log goes on from there."""
+        log = archive.log
         assert log.log_start <= committed.end_offset, (log, committed)
+        self.archive = archive
         self.log = log
         self.committed = committed
         """As far as it is known to be committed."""
@@ -47,7 +49,7 @@ class MetadataLog:
     @property
     def end(self) -> LogEnd:
         """What votes compare."""
-        return LogEnd(self.log.epochs.latest, self.log.end_offset)
+        return LogEnd(self.archive.epochs.latest, self.log.end_offset)
 
     @property
     def voters(self) -> tuple[Voter, ...]:
@@ -71,6 +73,11 @@ class MetadataLog:
         """The log ends where it ended before, or earlier: what is above what is committed is replayed anew."""
         self.working = self.committed.copy()
         self.grown()
+
+    def installed(self, committed: Image) -> None:
+        """A snapshot has taken the place of all that was here, or of the beginning of it."""
+        self.committed = committed
+        self.cut()
 
     def commit(self, high_watermark: Offset) -> None:
         """So much is committed: whoever waited for it is answered."""

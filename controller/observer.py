@@ -13,12 +13,14 @@ What it keeps true (I-43, I-49):
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from random import Random
 from typing import TypeAlias
 
+from tidelog.controller.archive import Archive
 from tidelog.controller.following import READ_BYTES, Address, Following, FollowingConfig, Reader
 from tidelog.controller.image import Changes, Image
+from tidelog.controller.snapshots import SnapshotConfig
 from tidelog.protocol.batch import walk
 from tidelog.protocol.bounds import Bounds
 from tidelog.protocol.errors import ConnectionFailed, NotController, RequestTimedOut
@@ -49,6 +51,8 @@ class Observer:
         bounds: Bounds | None = None,
         config: FollowingConfig | None = None,
         on_lost: Callable[[], None] | None = None,
+        snapshots: SnapshotConfig | None = None,
+        save_log_start: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         assert log.log_start <= high_watermark <= log.end_offset, (log, high_watermark)
         self.image = Image()
@@ -60,6 +64,8 @@ class Observer:
         """The highest that was heard of."""
         self.controller_id = NO_BROKER
         """Who leads the quorum in that epoch, an id among controllers; -1: not known."""
+        self.archive = Archive(log, snapshots or SnapshotConfig(), save_log_start or _nothing, flushes=True)
+        """The log with its snapshots. `save_log_start` makes durable where it begins."""
         self._on_batch = on_batch
         self._on_lost = on_lost or (lambda: None)
         self._following = Following(
@@ -122,16 +128,24 @@ class Observer:
             raise RequestTimedOut(f"no controller was found in {timeout_ms:.0f} ms") from error
         return following.connection
 
+    async def take_snapshot_if_due(self) -> None:
+        """Once in a while: a start reads it instead of all that has ever happened."""
+        await self.archive.take_if_due(self.image)
+
     # ── following the log ─────────────────────────────────────────────────────────────────────────
 
     async def run(self) -> None:
         """Follow for ever. Raises what this node cannot go on with."""
+        image = await self.archive.open(may_forget=True)
+        if image.end_offset:
+            self.installed(image)
         self._replay()
+        self.quorum_epoch = max(self.archive.epochs.latest, self.quorum_epoch)
         await self._following.run()
 
     def view(self) -> LogView:
         """The copy, and what is known to be committed of it."""
-        return LogView(self.log.log_start, self.log.end_offset, self.high_watermark, self.log.epochs)
+        return LogView(self.log.log_start, self.log.end_offset, self.high_watermark, self.archive.epochs)
 
     def heard_of(self, controller: BrokerId, epoch: Epoch) -> bool:
         """Take over who leads, if that is news. Of two leaders of one epoch the first is believed."""
@@ -153,6 +167,11 @@ class Observer:
     def cut(self) -> None:
         """Nothing that was cut is in the image."""
 
+    def installed(self, image: Image) -> None:
+        """What a snapshot says is so from now on: told as if one batch had brought it."""
+        self.high_watermark = max(self.high_watermark, image.end_offset)
+        self._on_batch(self.image.become(image))
+
     def lost(self, _: BrokerId) -> None:
         """The connection to the leader has ended."""
         self._on_lost()
@@ -163,3 +182,7 @@ class Observer:
             data = self.log.read(self.caught_up_to, READ_BYTES, self.high_watermark).data
             for at, header in walk(data):
                 self._on_batch(self.image.replay(data[at : at + header.size]))
+
+
+async def _nothing() -> None:
+    """Nobody keeps the log's start."""

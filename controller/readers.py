@@ -5,10 +5,12 @@ is committed is told with it. An answer waits until there is more of either, or 
 """
 
 from collections.abc import Callable
+from typing import Final
 
 from tidelog.controller.facts import METADATA, METADATA_TOPIC_ID
 from tidelog.controller.metadata_log import MetadataLog
 from tidelog.controller.quorum import Quorum
+from tidelog.controller.snapshot_file import SnapshotId
 from tidelog.protocol.errors import (
     FencedLeaderEpoch,
     NotLeaderOrFollower,
@@ -17,10 +19,22 @@ from tidelog.protocol.errors import (
     UnknownTopicId,
 )
 from tidelog.protocol.io import Incoming
-from tidelog.protocol.messages import EpochEnd, Fetch, FetchReply, Leader, PartitionFetch, PartitionFetched
+from tidelog.protocol.messages import (
+    EpochEnd,
+    Fetch,
+    FetchReply,
+    FetchSnapshot,
+    FetchSnapshotReply,
+    Leader,
+    PartitionFetch,
+    PartitionFetched,
+)
 from tidelog.protocol.types import NO_OFFSET, Epoch
 from tidelog.replication.delayed import Delayed
 from tidelog.replication.fetch import check_place
+
+PIECE_BYTES_MAX: Final = 1 << 20
+"""The most of a snapshot that is handed out at a time."""
 
 
 class Readers:
@@ -39,6 +53,19 @@ class Readers:
         asked, log = request.partitions[0], self._metadata.log
         try:
             self._check_epoch(asked.current_leader_epoch)
+            snapshot = self._metadata.archive.snapshots.snapshot_for(
+                asked.fetch_offset, asked.last_fetched_epoch, log.log_start
+            )
+            if snapshot is not None:
+                entry = PartitionFetched(
+                    METADATA_TOPIC_ID,
+                    0,
+                    log_start=log.log_start,
+                    end_offset=log.end_offset,
+                    snapshot=EpochEnd(snapshot.epoch, snapshot.end),
+                )
+                incoming.reply(FetchReply((entry,)))
+                return False
             parts = check_place(log, asked.fetch_offset, asked.last_fetched_epoch)
         except TidelogError as error:
             incoming.reply(FetchReply((self._refusal(error),)))
@@ -54,6 +81,19 @@ class Readers:
         if self.delayed.wait(waiting, (METADATA,), deadline_ms):
             self._wake_at(deadline_ms)
         return committed
+
+    def fetch_snapshot(self, request: FetchSnapshot, incoming: Incoming) -> None:
+        """A piece of a snapshot: any node that has it has the same bytes."""
+        wanted, quorum = SnapshotId(request.snapshot.end_offset, request.snapshot.epoch), self._quorum
+        snapshots = self._metadata.archive.snapshots
+        piece = snapshots.read_at(wanted, request.position, min(request.max_bytes, PIECE_BYTES_MAX))
+        reply = FetchSnapshotReply(
+            size=piece.size,
+            position=request.position,
+            quorum_epoch=quorum.epoch,
+            leader_id=quorum.leader_id,
+        )
+        incoming.reply(reply, piece.data)
 
     def give_up(self) -> None:
         """The leadership is over: whoever waits is told who leads now, if that is known."""

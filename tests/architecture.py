@@ -46,10 +46,13 @@ NODES: Final = frozenset(
         "broker/flusher.py",
         "broker/membership.py",
         "broker/proposer.py",
+        "controller/archive.py",
         "controller/controller.py",
         "controller/following.py",
         "controller/observer.py",
         "controller/peers.py",
+        "controller/own_copy.py",
+        "replication/breathing.py",
         "replication/deadlines.py",
     }
 )

@@ -133,6 +133,9 @@ class PartitionFetched(Entry, frozen=True):
     current_leader: Leader | None = None
     """Whom to ask instead, when this broker does not lead the partition."""
 
+    snapshot: EpochEnd | None = None
+    """Of the metadata log: what the reader lacks is told by this snapshot, fetch it and go on at its end."""
+
 
 class FetchReply(Reply, frozen=True, tag=18):
     """The batches that are there; in a session, only partitions with something new."""
