@@ -249,6 +249,7 @@ class Broker:
             hello=Hello(client_id=f"broker-{config.broker_id}"),
             bounds=self._bounds,
             on_lost=self._on_controller_lost,
+            snapshots=config.snapshots,
             save_log_start=lambda: in_a_thread(self.data.write_log_starts().run),
         )
         self._membership = Membership(config, self.observer, self._claim.identity, self._life, env.rng)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from tidelog.broker.fetcher import FetchSettings
 from tidelog.broker.flusher import FlushSettings
+from tidelog.controller.snapshots import SnapshotConfig
 from tidelog.protocol.errors import InvalidConfig
 from tidelog.protocol.types import BrokerId
 from tidelog.storage.config import LogConfig
@@ -41,6 +42,8 @@ class BrokerConfig:
     fetch: FetchSettings = field(default_factory=FetchSettings)
     flush: FlushSettings = field(default_factory=FlushSettings)
     log: LogConfig = field(default_factory=LogConfig)
+    snapshots: SnapshotConfig = field(default_factory=SnapshotConfig)
+    """Of the metadata log: a start reads one instead of all that has ever happened."""
 
     def __post_init__(self) -> None:
         if not self.controllers:

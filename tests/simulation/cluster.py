@@ -20,12 +20,13 @@ from tidelog.broker.flusher import FlushSettings
 from tidelog.broker.partition import Partition
 from tidelog.controller.active import ActiveConfig
 from tidelog.controller.config import ControllerConfig
+from tidelog.controller.config import Environment as ControllerEnvironment
 from tidelog.controller.controller import Controller
-from tidelog.controller.controller import Environment as ControllerEnvironment
 from tidelog.controller.following import FollowingConfig
 from tidelog.controller.image import Image
 from tidelog.controller.liveness import LivenessConfig
 from tidelog.controller.quorum import QuorumConfig
+from tidelog.controller.snapshots import SnapshotConfig
 from tidelog.protocol.types import BrokerId
 from tidelog.storage.config import LogConfig
 from tidelog.testing.simulation.host import Environment, Host
@@ -40,6 +41,7 @@ QUICK: dict[str, Any] = {
     "fetch": FetchSettings(max_wait_ms=200, timeout_ms=1000, partition_max_bytes=8192, max_bytes=32768),
     "flush": FlushSettings(3000, 64 << 10, 700, 3000),
     "log": LogConfig(segment_bytes=4096, index_interval_bytes=256),
+    "snapshots": SnapshotConfig(metadata_log_max_record_bytes_between_snapshots=8192),
 }
 """Timeouts five times shorter and segments a thousand times smaller than by default: rare branches become common."""
 
@@ -99,6 +101,8 @@ class Cluster:
             following=FollowingConfig(
                 fetch_max_wait_ms=fetch_ms // 4, fetch_timeout_ms=fetch_ms, connect_timeout_ms=fetch_ms // 2
             ),
+            snapshots=self.config.get("snapshots", SnapshotConfig()),
+            log=self.config["log"],
             active=ActiveConfig(
                 liveness=LivenessConfig(session_timeout_ms=session_ms, quorum_fetch_timeout_ms=fetch_ms)
             ),
