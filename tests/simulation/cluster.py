@@ -20,8 +20,8 @@ from tidelog.broker.flusher import FlushSettings
 from tidelog.broker.partition import Partition
 from tidelog.controller.active import ActiveConfig
 from tidelog.controller.config import ControllerConfig
-from tidelog.controller.config import Environment as ControllerEnvironment
 from tidelog.controller.controller import Controller
+from tidelog.controller.environment import Environment as ControllerEnvironment
 from tidelog.controller.following import FollowingConfig
 from tidelog.controller.image import Image
 from tidelog.controller.liveness import LivenessConfig
