@@ -271,6 +271,9 @@ class DescribeConfigs(Request, frozen=True, tag=68):
     quorum_epoch: Epoch = NO_EPOCH
     """The controller's epoch that is addressed; -1 from clients, whose broker fills it in."""
 
+    timeout_ms: Milliseconds = 30_000
+    """How long the answer may take."""
+
 
 # ── elections ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -479,6 +482,9 @@ class ListReassignments(Request, frozen=True, tag=71):
 
     quorum_epoch: Epoch = NO_EPOCH
     """The controller's epoch that is addressed; -1 from clients, whose broker fills it in."""
+
+    timeout_ms: Milliseconds = 30_000
+    """How long the answer may take."""
 
 
 # ── brokers that go ───────────────────────────────────────────────────────────────────────────────────
