@@ -118,6 +118,7 @@ class Controller:
         self._appended = asyncio.Event()
         self._quorum_moved = asyncio.Event()
         self._stop_asked = asyncio.Event()
+        self._closing = False
 
     @property
     def epoch(self) -> Epoch:
@@ -146,9 +147,9 @@ class Controller:
             self._addresses[self.node_id] = self.config.host, listener.port
             self._begin()
             try:
+                flushes = self._start(self._flush())
                 for work in (
                     self._elections(),
-                    self._flush(),
                     self._watch(),
                     self._idle(),
                     self._checkpoints(),
@@ -160,6 +161,9 @@ class Controller:
             finally:
                 listener.close()
             await listener.wait_closed()
+            self._closing = True
+            self._appended.set()
+            await flushes
             for task in list(self._tasks):
                 task.cancel()
         await self._close()
@@ -365,10 +369,12 @@ class Controller:
         self._deadlines.wake_at(deadline_ms)
 
     async def _flush(self) -> None:
-        """One flush for all that was appended during the last one."""
+        """One flush for all that was appended during the last one. One that has begun is never left alone."""
         while True:
-            flush = self.metadata.log.begin_flush()
+            flush = None if self._closing else self.metadata.log.begin_flush()
             if flush is None:
+                if self._closing:
+                    return
                 self._appended.clear()
                 await self._appended.wait()
                 continue
