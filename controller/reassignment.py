@@ -10,6 +10,7 @@ What it keeps true (I-53):
 * Nobody enters an ISR by a move. Nobody leaves `replicas` by its beginning but who was still to come.
 * Complete replicas (ISR and ELR) stay: at least `min_isr` of them, or as many as there are; and the ISR is not
   emptied. Else it is refused, unless unclean recovery is allowed for the topic; an empty ISR never is.
+* Who leads is not taken away where nobody could follow.
 * A broker may be dead: it can be left, it cannot be gone to while it shuts down or is unknown, and a move to one
   that is fenced waits for it.
 * What moves may take of a broker belongs to the moves, and ends with the last of them.
@@ -41,7 +42,7 @@ from tidelog.protocol.messages import (
     PartitionMoving,
 )
 from tidelog.protocol.settings import CLUSTER, MOVE_RATE, number, unclean_recovery
-from tidelog.protocol.types import BrokerId
+from tidelog.protocol.types import NO_BROKER, BrokerId
 
 
 def alter_reassignments(image: Image, request: AlterReassignments) -> Answer[AlterReassignmentsReply]:
@@ -126,7 +127,14 @@ def _check_target(image: Image, p: PartitionState, target: Sequence[BrokerId]) -
 def _assigned(image: Image, p: PartitionState, assignment: Assignment) -> PartitionState:
     _check_guard(image, p, assignment.replicas)
     alive = alive_for(image, p.place)
-    return change(p, p.isr, alive, min_isr=configured_min_isr(image, p), assignment=assignment)
+    then = change(p, p.isr, alive, min_isr=configured_min_isr(image, p), assignment=assignment)
+    if then.leader == NO_BROKER != p.leader:
+        # It would be complete at once, with those who are about to stop and have not been relieved yet.
+        raise InvalidReplicaAssignment(
+            f"partition {p.index}: broker {p.leader} would leave, and of {sorted(then.isr)} nobody could lead: wait "
+            f"until they are back"
+        )
+    return then
 
 
 def _check_guard(image: Image, p: PartitionState, replicas: Iterable[BrokerId]) -> None:

@@ -35,7 +35,7 @@ IN_MOVES = (
     Bug("unclean recovery empties the isr", "if p.isr and not set(p.isr) & left:", "if False:"),
     Bug("a new target follows the one before", "    before = original(p)\n", "    before = p.replicas\n"),
     Bug("a cancel keeps who was to come", "_assigned(image, p, Assignment(original(p)))", "_assigned(image, p, Assignment(p.replicas))"),
-    Bug("who comes is in sync at once", "return change(p, p.isr, alive", "return change(p, (*p.isr, *assignment.adding), alive"),
+    Bug("who comes is in sync at once", "then = change(p, p.isr, alive", "then = change(p, (*p.isr, *assignment.adding), alive"),
     Bug("who goes has gone at once", "Assignment((*target, *removing), adding, removing)", "Assignment(tuple(target), adding, ())"),
     Bug("a throttle for ever", "not in image.configs or moving(image):", "not in image.configs or True:"),
     Bug("a throttle that ends with the first move", "not in image.configs or moving(image):", "not in image.configs:"),
@@ -44,7 +44,7 @@ IN_CONFIGS = (
     Bug("the cluster goes before the topic", "find(settings, TOPIC, topic, MIN_ISR)", 'find(settings, CLUSTER, "", MIN_ISR)'),
     Bug("min_isr only grows", "if p.min_isr != least_of(p, configured):", "if p.min_isr < least_of(p, configured):"),
     Bug("min_isr only shrinks", "if p.min_isr != least_of(p, configured):", "if p.min_isr > least_of(p, configured):"),
-    Bug("what was left undone stays so", "    return in_batches(units)\n\n\n#", "    return in_batches(units[:0])\n\n\n#"),
+    Bug("what was left undone stays so", "    return in_batches(units)\n", "    return in_batches(units[:0])\n"),
     Bug("the cluster's topics are forgotten", "sorted(image.topic_ids):", "():"),
 )  # fmt: skip
 ELSEWHERE = (

@@ -221,6 +221,17 @@ def test_the_isr_is_never_emptied() -> None:
     )
 
 
+def test_who_leads_is_not_taken_away_where_nobody_could_follow() -> None:
+    """A broker that shuts down is relieved in steps: it is in sync for a while, and will not lead."""
+    book = Book(partition((1, 3), leader=1), live=FIVE)
+    book.say(book.unfenced(3, shutting_down=True))
+    [entry] = alter(book, to(3))
+    assert entry.message == (
+        "partition 0: broker 1 would leave, and of [3] nobody could lead: wait until they are back"
+    )
+    assert book.state().leader == 1
+
+
 def test_where_there_was_less_already_no_more_is_asked() -> None:
     book = Book(partition((1,), replicas=(4, 1, 2), adding=(4,), removing=(1, 2)), live=FIVE)
     assert ok(book, back()).isr == (1,)
@@ -345,6 +356,7 @@ BUGS = (
     Bug("unclean recovery empties the isr", "if p.isr and not set(p.isr) & left:", "if False:"),
     Bug("min_isr as it was", "min_isr=configured_min_isr(image, p), ", ""),
     Bug("a new target follows the one before", "    before = original(p)\n", "    before = p.replicas\n"),
+    Bug("the lead is taken from all", "if then.leader == NO_BROKER != p.leader:", "if False:"),
     Bug("strangers hold it", "    if strangers:", "    if False:"),
     Bug("who shuts down gets more", "    if stopping:", "    if False:"),
     Bug("who shuts down loses what it has", "if r not in p.replicas and image.brokers[r].shutting_down", "if image.brokers[r].shutting_down"),
