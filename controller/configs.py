@@ -14,12 +14,14 @@ Functions: they are given an image and answer facts.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from tidelog.controller.batches import Answer, in_batches
 from tidelog.controller.election import configured_min_isr, set_min_isr
 from tidelog.controller.facts import ConfigChanged, Fact
 from tidelog.controller.image import Image, PartitionState
+from tidelog.controller.topics import TopicDefaults
 from tidelog.protocol.errors import (
     BrokerIdNotRegistered,
     InvalidConfig,
@@ -51,6 +53,7 @@ from tidelog.protocol.settings import (
     changeable,
     checked,
     find,
+    number,
     setting_of,
     unclean_recovery,
 )
@@ -199,6 +202,22 @@ def unfinished(image: Image) -> list[list[Fact]]:
         if p.min_isr != least_of(p, configured := configured_min_isr(image, p))
     ]
     return in_batches(units)
+
+
+def topic_defaults(image: Image, own: TopicDefaults) -> TopicDefaults:
+    """What a new topic has that does not say, by what the cluster is told now; `own` where it is not told.
+
+    `min.insync.replicas` has no default of a controller's own: `unfinished` measures every partition by what is
+    committed, so whoever wants another one for the cluster sets it.
+    """
+    partitions = image.configs.get((CLUSTER, "", "num.partitions"))
+    factor = image.configs.get((CLUSTER, "", "default.replication.factor"))
+    return replace(
+        own,
+        partitions=int(partitions) if partitions else own.partitions,
+        replication_factor=int(factor) if factor else own.replication_factor,
+        min_isr=number(image.configs, CLUSTER, "", MIN_ISR) or own.min_isr,
+    )
 
 
 # ── to know them ──────────────────────────────────────────────────────────────────────────────────────

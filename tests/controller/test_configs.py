@@ -6,9 +6,10 @@ from tests.controller.book import OTHER, TOPIC, Book, partition
 from tests.controller.planted import Bug
 from tests.controller.sentences import noticed
 from tidelog.controller import configs
-from tidelog.controller.configs import alter_configs, describe_configs, unfinished
+from tidelog.controller.configs import alter_configs, describe_configs, topic_defaults, unfinished
 from tidelog.controller.election import MIN_ISR_DEFAULT
 from tidelog.controller.facts import ConfigChanged, TopicCreated
+from tidelog.controller.topics import TopicDefaults
 from tidelog.protocol.errors import (
     BrokerIdNotRegistered,
     InvalidConfig,
@@ -174,6 +175,13 @@ def test_a_change_of_many_partitions_is_more_than_one_batch_and_every_prefix_is_
     assert unfinished(book.image) == []
 
 
+def test_a_new_topic_has_what_the_cluster_is_told_now() -> None:
+    book, own = Book(), TopicDefaults(partitions=4, replication_factor=1, min_isr=1)
+    assert topic_defaults(book.image, own) == TopicDefaults(partitions=4, replication_factor=1, min_isr=2)
+    alter(book, asked(CLUSTER, num_partitions="7", default_replication_factor="2", min_insync_replicas="3"))
+    assert topic_defaults(book.image, own) == TopicDefaults(partitions=7, replication_factor=2, min_isr=3)
+
+
 # ── flush.mode ────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -308,7 +316,7 @@ BUGS = (
     Bug("validated and done", "[] if request.validate_only else in_batches(units)", "in_batches(units)"),
     Bug("what comes next knows nothing", "            image = image.copy()\n            for fact in facts:\n                image.apply(fact)\n", "            pass\n"),
     Bug("what comes next changes the image", "            image = image.copy()\n            for fact in facts:", "            for fact in facts:"),
-    Bug("nothing left undone", "    return in_batches(units)\n\n\n#", "    return in_batches(units[:0])\n\n\n#"),
+    Bug("nothing left undone", "    return in_batches(units)\n", "    return in_batches(units[:0])\n"),
     Bug("what holds is what is configured", "return str(min(p.min_isr for p in partitions))", "return configured"),
     Bug("what holds is what new topics get", "return flush_mode_of(partitions)\n    if", "return configured\n    if"),
 )  # fmt: skip
