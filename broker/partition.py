@@ -383,6 +383,8 @@ class Partition:
         Nothing is cut while the log is being flushed: that is for later.
         """
         assert self.followership is not None
+        if isinstance(step, Append) and self._lies_below(step, data):
+            step = StartAt(step.log_start)
         if self.log.is_flushing and (isinstance(step, Truncate | StartAt) or self._begins_within(step, data)):
             self.followership.not_cut()
             return Wait(FLUSH_MS)
@@ -417,6 +419,16 @@ class Partition:
             return False
         first = read_header(data)
         return first.base_offset < self.log.log_start < first.next_offset
+
+    def _lies_below(self, step: Append, data: Buffer) -> bool:
+        """Whether the leader has deleted all that I have, and my log ends within a batch of its.
+
+        Then its last records are of another history; their epochs cannot tell, for the leader has deleted its own
+        there. As with any log that ends below its leader's start, nothing here is of use (3.6).
+        """
+        if not self.log.size or len(data) < HEADER_SIZE or step.log_start < self.log.end_offset:
+            return False
+        return read_header(data).base_offset < self.log.end_offset
 
     def _append_to_log(self, step: Append, data: Buffer, leader_epoch: Epoch, wall_ms: int) -> None:
         """Append; into an empty log that begins within the first batch, from that batch's beginning (3.3)."""

@@ -144,6 +144,15 @@ def test_a_cut_that_is_refused_leaves_all_as_it_was(
     assert (partition.log.end_offset, partition.high_watermark, partition.losses) == (4, 2, [])
 
 
+def test_a_log_that_ends_within_a_batch_where_its_leader_begins_begins_anew(partition: Partition) -> None:
+    """Its last records are of another history, which no epoch tells any more: the leader has deleted its own there."""
+    batch = at(3, count=3)
+    assert partition.carry_out(Append(-1, 4), batch, 0) == StartAt(4)
+    assert (partition.log.log_start, partition.high_watermark, partition.log.end_offset) == (4, 4, 4)
+    partition.carry_out(Append(6, 4), batch, 0)
+    assert (partition.log.log_start, partition.high_watermark, partition.log.end_offset) == (4, 6, 6)
+
+
 @pytest.mark.parametrize("why", ["it is being flushed", "the disk is full"])
 def test_a_cut_that_had_to_wait_is_made_when_it_can_be(
     partition: Partition, monkeypatch: pytest.MonkeyPatch, why: str
