@@ -23,6 +23,8 @@ CHAOS_MS = 9000
 BOUND_MS = 10_000
 """When everything works again, or all but one voter, there is a leader with a committed first record within so long:
 five of the longest elections, of two seconds each, one of which a follower may need to miss its leader."""
+EVENTS_MAX = 50_000
+"""Ten times as many as a long life has."""
 CALM_MS = 6000
 """Then it goes on so long without another epoch."""
 
@@ -62,6 +64,7 @@ class Life:
         self.crashing = self.rng.choice([0, 0, 0.05])
         self.delay_ms, self.flush_ms = self.rng.choice([5, 100, 900]), self.rng.choice([5, 50, 400])
         self.weights = [self.rng.choice([0, 1, 4]) + 0.1 for _ in FAULTS]
+        self.healed = False
         self.replaced: list[Disk] = []
         self.replaceable = (len(self.voters) - 1) // 2
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
@@ -121,6 +124,7 @@ class Life:
 
     def _at(self, at_ms: float, act: Callable[[], None]) -> None:
         self._events += 1
+        assert self._events < EVENTS_MAX, "something goes on for ever"
         heappush(self._heap, (at_ms, self._events, act))
 
     def _run(self, node: Node, act: Callable[..., None], *what: Any) -> None:
@@ -187,6 +191,8 @@ class Life:
             self._dies(me, power=True)
 
     def _dies(self, me: BrokerId, *, power: bool) -> None:
+        if self.healed:
+            return
         self.crash(me, power=power)
         self._at(self.now_ms + self.rng.choice([50, 500, 5000]), lambda: self.start(me))
 
@@ -261,6 +267,7 @@ class Life:
             self.one_is_cut_off()
 
     def heal(self) -> None:
+        self.healed = True
         self.lossy = self.doubling = self.crashing = 0
         self.delay_ms, self.flush_ms = 20, 20
         self.cuts.clear()
@@ -300,18 +307,23 @@ class Life:
             return  # who has another disk does not vote: everybody else is needed
         victim = self.rng.choice(voting)
         peers = [me for me in self.everybody if me != victim]
-        peers = self.rng.choice([peers, [self.rng.choice(peers)]])
+        one = leader.me if leader.me != victim else self.rng.choice(peers)
+        peers = self.rng.choice([peers, [one]])
         inward = self.rng.random() < 0.5
         self.cuts = {(peer, victim) if inward else (victim, peer) for peer in peers}
         self.counts["cut off for ever"] += 1
+        epoch = leader.quorum.epoch
         self.until(self.now_ms + BOUND_MS)
         before = max(node.quorum.epoch for node in self.nodes.values())
+        assert victim == leader.me or before == epoch, "who is cut off deposes a leader that the others hear"
         self.settles()
         self.until(self.now_ms + CALM_MS)
         assert max(node.quorum.epoch for node in self.nodes.values()) == before, "elections without end"
         leader = self.witness.settled()
         assert leader is not None
         assert leader.quorum.holds_lease(leader.now_ms)
+        leading = [node for node in self.nodes.values() if node.quorum.leads]
+        assert leading == [leader], "somebody leads whom nobody hears"
 
 
 FAULTS = (

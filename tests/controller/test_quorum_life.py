@@ -32,7 +32,7 @@ EVENTS = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, 400, 50))
+@pytest.mark.parametrize("first", range(0, 600, 50))
 def test_a_quorum_keeps_its_promises(first: int) -> None:
     happened: Counter[str] = Counter()
     for seed in range(first, first + 50):
