@@ -304,6 +304,21 @@ def test_a_crash_while_damage_is_set_aside_leaves_no_half_of_it() -> None:
         assert host.log.end_offset == 22
 
 
+def test_what_was_set_aside_is_there_after_a_loss_of_power() -> None:
+    """The log is shorter by it, durably: no other copy is left to look into."""
+    one = len(batch(2, producer=9))
+    for seed in range(20):
+        host = filled(12, ONE_SEGMENT, seed)
+        host.flush()
+        host.log.segments[0].forget_indexes()
+        host.disk.rot(tail(host), 5 * one + 3, 1)
+        damaged = host.directory.open(host.log.segments[0].name).read_at(5 * one, 7 * one)
+        host.kill_and_open()
+        host.cut_power_and_open()
+        kept = host.directory.open(host.log.segments[0].name + SET_ASIDE)
+        assert kept.read_at(0, 8 * one) == damaged, f"seed {seed}"
+
+
 def test_a_lost_segment_is_reported_and_the_prefix_kept() -> None:
     host = filled(40)
     host.flush()
