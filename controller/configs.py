@@ -15,6 +15,7 @@ Functions: they are given an image and answer facts.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import Final, NamedTuple
 
 from tidelog.controller.batches import Answer, in_batches
@@ -194,14 +195,17 @@ def _clamped(image: Image, settings: Settings, level: str, name: str) -> list[st
     )
 
 
-def unfinished(image: Image) -> list[list[Fact]]:
-    """What a change of `min.insync.replicas` has left undone when its controller went: for whoever is active next."""
-    units = [
-        set_min_isr(image, p.place, configured)
+def unfinished(image: Image, most: int | None = None) -> list[list[Fact]]:
+    """What a change of `min.insync.replicas` has left undone when its controller went: for whoever is active next.
+
+    With `most`, of so many partitions, so that others are served meanwhile: ask again until nothing is left.
+    """
+    behind = (
+        (p.place, configured)
         for p in image.partitions.values()
         if p.min_isr != least_of(p, configured := configured_min_isr(image, p))
-    ]
-    return in_batches(units)
+    )
+    return in_batches(set_min_isr(image, place, configured) for place, configured in islice(behind, most))
 
 
 def topic_defaults(image: Image, own: TopicDefaults) -> TopicDefaults:

@@ -44,7 +44,7 @@ IN_CONFIGS = (
     Bug("the cluster goes before the topic", "find(settings, TOPIC, topic, MIN_ISR)", 'find(settings, CLUSTER, "", MIN_ISR)'),
     Bug("min_isr only grows", "if p.min_isr != least_of(p, configured):", "if p.min_isr < least_of(p, configured):"),
     Bug("min_isr only shrinks", "if p.min_isr != least_of(p, configured):", "if p.min_isr > least_of(p, configured):"),
-    Bug("what was left undone stays so", "    return in_batches(units)\n", "    return in_batches(units[:0])\n"),
+    Bug("what was left undone stays so", "in islice(behind, most))", "in islice(behind, 0))"),
     Bug("the cluster's topics are forgotten", "sorted(image.topic_ids):", "():"),
 )  # fmt: skip
 ELSEWHERE = (
