@@ -295,7 +295,7 @@ class Operations:
         if unclean_recovery(self.book.image.configs, self.topic_of(p.place)) != "none":
             # ADR 76: who allows unclean recovery may have fewer.
             data = self.data[p.place]
-            data.strength = min(data.strength, len({*then.isr, *then.elr}) + len(data.lost))
+            data.strength = min(data.strength, len({*then.isr, *then.elr}))
         assert set(then.isr) <= set(p.isr), (p, then)
         kept = set(then.replicas) - set(then.removing)
         assert kept == set(target or p.replicas) - (set() if target else set(p.adding)), (p, then)
