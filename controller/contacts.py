@@ -46,7 +46,10 @@ class Contacts:
         connection = incoming.connection
         if self._connections.get(broker) is not connection:
             self._connections[broker] = connection
-            connection.on_closed(lambda: self._lost(broker, connection))
+            if connection.closed:
+                self._lost(broker, connection)
+            else:
+                connection.on_closed(lambda: self._lost(broker, connection))
 
     def suspect_all(self) -> None:
         """At the beginning nobody is connected: whoever counts as alive is looked for."""

@@ -357,7 +357,10 @@ class Controller:
 
     def _grown(self) -> None:
         """Something was appended here."""
+        voted = self.quorum.is_voter
         self.quorum.directories = self.metadata.directories()
+        if voted and not self.quorum.is_voter:
+            logger.warning("quorum.votes_not id=%d: another disk is named for it; it only follows", self.node_id)
         self._appended.set()
         self._touched()
 
