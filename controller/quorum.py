@@ -136,6 +136,8 @@ class Prospective:
     until_ms: float
     granted: dict[BrokerId, bytes]
     refused: set[BrokerId] = field(default_factory=set)
+    others_follow: bool = False
+    """Somebody hears the leader that this node misses."""
 
 
 @dataclass(slots=True)
@@ -367,10 +369,13 @@ class Quorum:
         return BeginEpoch(self.cluster_id, voter, self.epoch, self.me)
 
     def _back_off(self, now_ms: float) -> None:
-        """It did not win: again a little later, so that two who ask at once part."""
+        """It did not win: follow who leads, or ask again a little later, so that two who ask at once part."""
         pause_ms = min(BACK_OFF_MS << min(self._failed, 10), BACK_OFF_MAX_MS)
         self._failed += 1
-        self.role = Unattached(now_ms + self._rng.uniform(0, pause_ms))
+        if isinstance(self.role, Prospective) and self.role.others_follow and self.epoch != self._ended:
+            self.role = Follower(now_ms + self._config.fetch_timeout_ms)
+        else:
+            self.role = Unattached(now_ms + self._rng.uniform(0, pause_ms))
 
     def _election_ends(self, now_ms: float) -> float:
         return now_ms + self._config.election_timeout_ms * self._rng.uniform(1, 2)
@@ -433,8 +438,15 @@ class Quorum:
     def on_vote_reply(self, asked: Vote, reply: VoteReply, now_ms: float, log: LogEnd) -> list[Step]:
         """A voter has answered."""
         granted = reply.granted and not reply.error
+        role, leader = self.role, reply.leader_id
         if not granted:
-            self.heard_of(reply.leader_id, reply.epoch, now_ms)
+            known = (reply.epoch, leader) == (self.epoch, self.state.leader_id)
+            if isinstance(role, Prospective) and known and leader not in {NO_BROKER, self.me, asked.voter_id}:
+                role.others_follow = (
+                    True  # that is for a majority to say: it may miss the leader as well (I-48)
+                )
+            else:
+                self.heard_of(leader, reply.epoch, now_ms)
         return self._counted(asked, now_ms, log, granted=granted, directory_id=reply.directory_id)
 
     def _counted(
