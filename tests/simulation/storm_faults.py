@@ -299,9 +299,17 @@ class Faults:
 
     # ── disks ─────────────────────────────────────────────────────────────────────────────────────
 
+    def _serves(self, number: int) -> bool:
+        broker = self.cluster.brokers.get(number)
+        return number == self._starts_full or (broker is not None and broker.serving)
+
     def fill_disk(self) -> None:
         """A broker's disk is full for a while, whether it runs or not (I-33, DECISIONS 9)."""
-        host = self.cluster.hosts[self.rng.choice(list(self.cluster.hosts))]
+        # Who has just been started has not written its marker yet.
+        ready = [n for n, host in self.cluster.hosts.items() if not host.alive or self._serves(n)]
+        if not ready:
+            return
+        host = self.cluster.hosts[self.rng.choice(ready)]
         self.world.counts["disk full"] += 1
         host.disk.capacity = host.disk.medium.used + self.rng.choice([0, 100, 1000, 5000])
         self._later(self.rng.uniform(0.5, 6), partial(setattr, host.disk, "capacity", PLENTY))

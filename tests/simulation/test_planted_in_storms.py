@@ -12,7 +12,7 @@ from tests.simulation.planted import CAUGHT, Plant
 from tests.simulation.storms import Weather, storm
 from tidelog.testing.simulation.seeds import run_seed
 
-SEEDS = (1, 4, 24, 36, 0, 3, *range(40, 100, 2))
+SEEDS = (36, 3, 14, 20, 9, 42, 68, 100, 26, *range(101, 140))
 """In this order, until one catches it: a change of the product changes what each seed brings."""
 
 
