@@ -8,7 +8,6 @@ most; clocks differ. Then the faults stop, or one voter stays cut off in one dir
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from heapq import heappop, heappush
 from random import Random
 from typing import Any
@@ -232,22 +231,24 @@ class Life:
                 if (kind in {1, 3} and link[0] == victim) or (kind in {2, 3} and link[1] == victim)
             ]
         )
-        self.cuts.update(chosen)
-        self._at(
-            self.now_ms + self.rng.choice([300, 3000, 6000]), lambda: self.cuts.difference_update(chosen)
-        )
+        self._cut({*chosen}, self.rng.choice([300, 3000, 6000]))
+
+    def _cut(self, links: set[tuple[BrokerId, BrokerId]], for_ms: float) -> None:
+        def mend() -> None:
+            if not self.healed:
+                self.cuts -= links
+
+        self.cuts |= links
+        self._at(self.now_ms + for_ms, mend)
 
     def leader_alone(self) -> None:
         """It writes on, and nobody hears of it for a while; what it has flushed by then may have to be cut."""
         for me, node in self.nodes.items():
             if node.quorum.leads:
                 links = {link for other in self.everybody for link in ((me, other), (other, me))}
-                self.cuts |= links
+                self._cut(links, self.rng.choice([1000, 3500]))
                 for _ in range(self.rng.randint(1, 3)):
                     self._run(node, self.act.write_fact)
-                self._at(
-                    self.now_ms + self.rng.choice([1000, 3500]), partial(self.cuts.difference_update, links)
-                )
 
     def write_fact(self) -> None:
         for node in self.nodes.values():
@@ -271,9 +272,9 @@ class Life:
         self.lossy = self.doubling = self.crashing = 0
         self.delay_ms, self.flush_ms = 20, 20
         self.cuts.clear()
-        for me, member in self.members.items():
-            member.paused_until_ms = min(member.paused_until_ms, self.now_ms)
+        for me in self.everybody:
             self.start(me)
+        self.until(max(self.now_ms, *(member.paused_until_ms for member in self.members.values())))
 
     def settles(self) -> None:
         end_ms = self.now_ms + BOUND_MS
@@ -298,7 +299,7 @@ class Life:
         )
 
     def one_is_cut_off(self) -> None:
-        """For ever, in one direction, from everybody or from one of them (I-48)."""
+        """For ever, in one direction, from everybody or from some of them (I-48)."""
         leader = self.witness.settled()
         assert leader is not None
         named = leader.disk.directories or {}
@@ -308,7 +309,8 @@ class Life:
         victim = self.rng.choice(voting)
         peers = [me for me in self.everybody if me != victim]
         one = leader.me if leader.me != victim else self.rng.choice(peers)
-        peers = self.rng.choice([peers, [one]])
+        some = self.rng.sample(peers, self.rng.randint(1, len(peers)))
+        peers = self.rng.choice([peers, [one], some])
         inward = self.rng.random() < 0.5
         self.cuts = {(peer, victim) if inward else (victim, peer) for peer in peers}
         self.counts["cut off for ever"] += 1

@@ -174,6 +174,40 @@ def who_is_not_favoured_learns_who_leads(module: Any) -> None:
 
 
 @rule
+def a_majority_that_misses_the_leader_is_not_kept_from_electing_by_one_that_hears_it(module: Any) -> None:
+    desk = Desk(module, 5).follows(2)
+    asked = desk.due()
+    assert desk.replies(asked, 3, granted=False, leader_id=BrokerId(2)) == []
+    assert [s.request.pre_vote for s in desk.replies(asked, 4, 5)] == [False] * 4
+
+
+@rule
+def who_is_refused_by_a_majority_follows_who_they_say_leads(module: Any) -> None:
+    desk = Desk(module).follows(2)
+    asked = desk.due()
+    desk.replies(asked, 3, granted=False, leader_id=BrokerId(2))
+    assert desk.role == "Prospective"
+    desk.replies(asked, 2, granted=False)
+    assert (desk.role, desk.q.deadline_ms()) == ("Follower", desk.now_ms + FETCH_MS)
+    assert desk.would_grant(3), "it has not fetched again"
+
+
+@rule
+def who_hears_the_leader_itself_follows_it_again(module: Any) -> None:
+    desk = Desk(module, 5).follows(2)
+    desk.replies(desk.due(), 2, granted=False, leader_id=BrokerId(2))
+    assert (desk.role, desk.q.leader_id) == ("Follower", 2)
+
+
+@rule
+def a_leader_that_has_begun_anew_does_not_follow_itself(module: Any) -> None:
+    desk = Desk(module, state={"epoch": 5, "leader_id": BrokerId(1)})
+    assert desk.role == "Unattached"
+    desk.replies(desk.due(), 2, 3, granted=False, leader_id=BrokerId(1))
+    assert desk.role == "Unattached"
+
+
+@rule
 def who_is_not_favoured_waits_longer_each_time_and_stays_in_its_epoch(module: Any) -> None:
     desk = Desk(module)
     for most_ms in (50, 100, 200, 400, 800, 1000, 1000):
@@ -424,6 +458,10 @@ def who_has_not_heard_of_a_resignation_does_not_undo_it(module: Any) -> None:
     desk.replies(asked, 3, granted=False, leader_id=BrokerId(2))
     assert desk.role == "Prospective"
     assert desk.replies(asked, 2) != []
+    desk = Desk(module).follows(2)
+    desk.ends(2, 5, 3, 1)
+    desk.begins(2)
+    assert (desk.role, desk.q.leader_id) == ("Unattached", NO_BROKER)
 
 
 @rule
