@@ -266,7 +266,6 @@ CAUGHT: list[Plant] = [
     no_divergence_check,
     truncation_to_the_high_watermark,
     high_watermark_above_the_end,
-    stale_answers_count,
     roles_before_the_own_registration,
     unclean_restarts_keep_their_standing,
     nobody_is_kept_in_the_elr,

@@ -12,7 +12,7 @@ from tests.simulation.planted import CAUGHT, Plant
 from tests.simulation.storms import Weather, storm
 from tidelog.testing.simulation.seeds import run_seed
 
-SEEDS = (36, 3, 14, 20, 9, 42, 68, 100, 26, *range(101, 140))
+SEEDS = (36, 3, 126, 14, 20, 9, 42, 68, *range(100, 126))
 """In this order, until one catches it: a change of the product changes what each seed brings."""
 
 
