@@ -104,7 +104,8 @@ class Member:
     ) -> None:
         self.number = BrokerId(number)
         self.port = port
-        """Where it says that it listens."""
+        self.address = "127.0.0.1"
+        """Where it says that it listens, at that port."""
         self.controllers = {BrokerId(key): address for key, address in controllers.items()}
         self.ledger = ledger or Ledger()
         self.host = Host(number, LogConfig(segment_bytes=4096))
@@ -154,7 +155,7 @@ class Member:
             "broker_id": self.number,
             "incarnation_id": named(f"life {self.life} of {self.number}"),
             "directory_id": named(f"disk {self.number}"),
-            "host": "127.0.0.1",
+            "host": self.address,
             "port": self.port,
             "crash_kind": 2,
             "prev_broker_epoch": self.epoch,

@@ -1,236 +1,244 @@
-"""A storm over the controller and those who follow it: nothing acknowledged is lost, and everybody sees one history.
+"""A storm over controllers and those who follow them: nothing acknowledged is lost, and everybody sees one history.
 
-The controller and three members on hosts of their own, with the metadata log and nothing else. Members register,
-send heartbeats, make topics and take producer ids; the controller is killed, loses power and is cut off meanwhile.
+One, three or five controllers and three members on hosts of their own, with the metadata log and nothing else.
+Members register, send heartbeats, make topics and take producer ids; controllers are killed, lose power, are paused,
+cut off, reset, stopped in order and robbed of their disks meanwhile, one by one and all at once.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from random import Random
+from typing import Final
 
-from tests.controller.nodes import Ledger, Member
-from tests.simulation.one_controller import ControllerConfig, OneController, run_controller
-from tidelog.controller.topics import TopicDefaults
+from tests.controller.nodes import Member
+from tests.simulation.controllers import FAST, Controllers
 from tidelog.protocol.errors import TidelogError
 from tidelog.protocol.messages import AllocateProducerIds, AllocateProducerIdsReply
-from tidelog.protocol.types import Offset
-from tidelog.storage.log import Log
-from tidelog.testing.simulation.host import Environment, Host
+from tidelog.testing.simulation.host import Host
 from tidelog.testing.simulation.world import NotReached, World
 
-PORT = 9192
-STORM_S = 6.0
-CALM_S = 20.0
-CONFIG = ControllerConfig(session_timeout_ms=1500, idle_ms=200, topics=TopicDefaults(replication_factor=1))
+STORM_S: Final = 6.0
+CALM_S: Final = 10.0
+"""When everything works again, one controller serves and everybody has read all within so long."""
+DISKS: Final = [FAST, FAST, (1.0, 30.0), (20.0, 150.0)]
 
 
-class MetadataStorm:
-    """One seed's controller, members, faults, and what was promised to whom."""
+class MetadataStorm(Controllers):
+    """One seed's controllers, members, faults, and what was promised to whom."""
 
-    def __init__(
-        self,
-        world: World,
-        *,
-        node: type[OneController] = OneController,
-        member: type[Member] = Member,
-        numbers: Iterable[int] = (1, 2, 3),
-    ) -> None:
-        self.world = world
-        self.rng = world.rng
-        self.ledger = Ledger()
+    def __init__(self, world: World, controllers: Sequence[int] = (1, 3, 3, 3, 5)) -> None:
         self.promised: list[str] = []
         """Topics that were acknowledged."""
         self.blocks: list[range] = []
-        self.lives: list[OneController] = []
-        self._node = node
-        self._before = 0
-        """How many lives the controller had before the one that was started last."""
-        self.controller = Host("c1", world)
-        self.controller.disk_ms = self.rng.choice([(0.02, 5.0), (1.0, 30.0), (20.0, 150.0)])
-        self.hosts: dict[int, Host] = {}
-        self.members: dict[int, Member] = {}
-        self._member = member
-        self.start_controller()
-        for number in numbers:
-            self.enter(number)
-            self.start(number)
+        super().__init__(world, world.rng.choice(controllers), (1, 2, 3))
+        self.replaceable = (len(self.hosts) - 1) // 2
+        for host in self.hosts.values():
+            host.slow_disk(self.rng.choice(DISKS))
 
-    # ── processes ─────────────────────────────────────────────────────────────────────────────────
-
-    def start_controller(self) -> None:
-        async def main(env: Environment) -> None:
-            rng = Random(self.world.rng.getrandbits(64))
-            await run_controller(CONFIG, env, PORT, rng, hold=self.lives, node=self._node)
-
-        self._before = len(self.lives)
-        self.controller.restart(main)
-
-    def enter(self, number: int) -> Member:
-        """Another host; nothing runs there yet."""
-        self.hosts[number] = Host(f"m{number}", self.world)
-        address = (self.controller.machine.address, PORT)
-        member = self.members[number] = self._member(number, {1: address}, self.ledger)
-        return member
-
-    def start(self, number: int) -> None:
-        member = self.members[number]
-
-        async def main(_env: Environment) -> None:
-            member.begin()
-            async with asyncio.TaskGroup() as group:
-                group.create_task(member.observer.run())
-                group.create_task(self.live(member))
-
-        if member.life > 1:
-            member.host.kill_and_open()
-        self.hosts[number].restart(main)
+    # ── members ───────────────────────────────────────────────────────────────────────────────────
 
     async def live(self, member: Member) -> None:
         """Join, send heartbeats, and ask for things now and then."""
-        with suppress(TidelogError):
-            await member.join()
         while True:
             with suppress(TidelogError):
-                reply = await member.beat()
-                self.world.counts["fenced when it asked"] += reply.fenced
-                if reply.error:
-                    await member.join()
-                await self.ask(member)
-            await asyncio.sleep(self.rng.uniform(0.02, 0.3))
+                await self.join(member)
+                while not (await self.beat(member)).error:
+                    await self.ask(member)
+                    await asyncio.sleep(self.rng.uniform(0.02, 0.3))
+            await asyncio.sleep(0.05)
 
     async def ask(self, member: Member) -> None:
         if self.rng.random() < 0.5:
             name = f"topic-{self.rng.getrandbits(32)}"
             reply = await member.create(name, self.rng.randint(1, 3))
-            if not reply.topics[0].error:
+            if reply.topics and not reply.topics[0].error:
+                assert reply.metadata_offset <= self.witness.end, f"{name} exists before it is committed"
                 self.promised.append(name)
             return
         taken = await member.ask(lambda epoch: AllocateProducerIds(member.number, member.epoch, epoch))
         if isinstance(taken, AllocateProducerIdsReply) and not taken.error:
-            self.blocks.append(range(taken.first, taken.first + taken.count))
+            ids = range(taken.first, taken.first + taken.count)
+            assert ids.stop <= self.witness.image.next_producer_id, f"{ids} before they are committed"
+            assert all(ids.start >= block.stop or ids.stop <= block.start for block in self.blocks), ids
+            self.blocks.append(ids)
 
-    # ── faults ────────────────────────────────────────────────────────────────────────────────────
+    # ── a storm ───────────────────────────────────────────────────────────────────────────────────
 
     def run(self) -> None:
         """A storm, then calm, then the account."""
-        faults: dict[Callable[[], None], float] = {
-            self.kill_controller: 3,
-            self.cut_power: 3,
-            self.cut_off: 2,
-            self.kill_member: 2,
-            self.heal: 2,
-        }
-        weights = {fault: weight * self.rng.choice([0, 1, 2]) for fault, weight in faults.items()}
-        weights[self.cut_power] = max(weights[self.cut_power], 1)
+        weights = {fault: self.rng.choice([0, 1, 3]) + 0.1 for fault in FAULTS}
+        weights[MetadataStorm.mend] += 2
         end = self.world.now + STORM_S
         while self.world.now < end:
-            self.world.run_for(self.rng.expovariate(2))
+            self.run_for(self.rng.expovariate(4))
             fault = self.world.chosen(weights)
-            fault()
+            fault(self)
             self.world.counts[fault.__name__] += 1
-        self.heal()
-        if not self.controller.alive:
-            self.start_controller()
-        self.world.run_until(self.agreed, self.world.now + CALM_S)
+        self.calm()
+        self.until(self.settled, CALM_S)
+        began = self.world.now
+        self.all_read(CALM_S)
+        assert self.world.now - began < CALM_S
         self.account()
 
-    def kill_controller(self) -> None:
-        self.controller.kill()
-        self.start_controller()
+    def later(self, seconds: float, action: Callable[..., None], *args: int) -> None:
+        """Do this then."""
+        self.world.timeline.at(self.world.now + seconds, action, *args)
+
+    def any(self) -> int:
+        """One of the controllers, mostly the one that serves."""
+        active = self.active
+        return active if active is not None and self.rng.random() < 0.5 else self.rng.choice([*self.hosts])
+
+    def some(self) -> list[int]:
+        """One controller, or a few, or all of them at once."""
+        return self.rng.choice(
+            [
+                [self.any()],
+                [self.any()],
+                self.rng.sample([*self.hosts], 2 % len(self.hosts) or 1),
+                [*self.hosts],
+            ]
+        )
+
+    def kill(self) -> None:
+        for number in self.some():
+            self.hosts[number].kill()
+            self.later(self.rng.choice([0.0, 0.1, 1.0]), self.start, number)
 
     def cut_power(self) -> None:
         """When something is not flushed, if that happens soon; and sometimes again when it has just come back."""
-        for _ in range(self.rng.choice([1, 1, 2, 3])):
+        chosen = self.some()
+        for _ in range(self.rng.choice([1, 1, 2])):
             with suppress(NotReached):
-                self.world.run_until(self.unflushed, self.world.now + 0.3)
-            self.world.run_for(self.rng.uniform(0, 0.02))
-            self.controller.power_cut()
-            self.start_controller()
+                self.until(lambda: any(self.unflushed(number) for number in chosen), 0.3)
+            for number in chosen:
+                self.hosts[number].power_cut()
+                self.start(number)
 
-    def unflushed(self) -> bool:
+    def unflushed(self, number: int) -> bool:
         """Whether the controller's log has an end that a loss of power would take."""
-        return bool(self.lives) and self.lives[-1].log.end_offset > self.lives[-1].log.durable_offset
+        node = self.nodes.get(number)
+        return node is not None and (
+            self.hosts[number].alive
+            and hasattr(node, "quorum")
+            and node.metadata.log.end_offset > node.metadata.log.durable_offset
+        )
 
-    def cut_off(self) -> None:
-        self.world.network.partition("c1", f"m{self.rng.randint(1, 3)}", both=self.rng.random() < 0.5)
+    def pause(self) -> None:
+        for number in self.some():
+            self.hosts[number].stop()
+            self.later(self.rng.choice([0.05, 0.25, 0.4, 0.8, 2.0]), self.hosts[number].resume)
 
-    def heal(self) -> None:
-        for name in ("c1", *(host.name for host in self.hosts.values())):
-            self.world.network.heal(name)
+    def stop_in_order(self) -> None:
+        for number in self.some():
+            self.stop(number)
+            self.later(self.rng.choice([0.1, 0.5, 1.0]), self.start, number)
+
+    def isolate(self) -> None:
+        host = self.hosts[self.any()]
+        self.world.network.isolate(host.name)
+        self.later(self.rng.choice([0.2, 0.5, 1.5]), self.mend)
+
+    def cut(self) -> None:
+        """One way or both, between two hosts."""
+        a, b = self.rng.sample(self._everybody(), 2)
+        self.world.network.partition(a.name, b.name, both=self.rng.random() < 0.4)
+
+    def cut_one_way(self) -> None:
+        """Nobody hears a controller, or it hears nobody."""
+        me, inward = self.hosts[self.any()], self.rng.random() < 0.5
+        for other in self._everybody():
+            if other is not me:
+                a, b = (other, me) if inward else (me, other)
+                self.world.network.partition(a.name, b.name, both=False)
+        self.later(self.rng.choice([0.3, 1.0, 2.0]), self.mend)
+
+    def reset(self) -> None:
+        """Something on the way ends connections."""
+        for connection in self.world.network.connections(self.rng.choice(self._everybody()).name):
+            connection.reset()
+
+    def hide(self) -> None:
+        """Something resets a living host's connections and refuses for it."""
+        name = self.rng.choice(self._everybody()).name
+        self.world.network.refuse(name)
+        self.later(self.rng.choice([0.1, 0.5, 1.0]), lambda: self.world.network.admit(name))
+
+    def slow_disk(self) -> None:
+        self.hosts[self.any()].slow_disk(self.rng.choice(DISKS))
+
+    def replace_disk(self) -> None:
+        """Of a minority, and when the voters are named for good."""
+        number = self.any()
+        if self.replaceable and self.witness.end and number not in self.witness.replaced:
+            self.replaceable -= 1
+            self.world.counts["disks replaced"] += 1
+            self.replace_disk_of(number)
+            self.later(0.1, self.start, number)
 
     def kill_member(self) -> None:
-        number = self.rng.randint(1, 3)
-        self.hosts[number].kill()
-        self.start(number)
+        number = self.rng.choice([*self.members])
+        self.member_hosts[number].kill()
+        self.begin(number)
+
+    def mend(self) -> None:
+        """The network is whole again."""
+        self.world.network.heal()
+
+    def calm(self) -> None:
+        """All is well from now on."""
+        self.mend()
+        for host in self._everybody():
+            self.world.network.admit(host.name)
+            host.resume()
+            host.slow_disk(FAST)
+        for number in self.hosts:
+            self.later(1.0, self.start, number)
+        self.run_for(1.1)
+
+    def _everybody(self) -> list[Host]:
+        return [*self.hosts.values(), *self.member_hosts.values()]
 
     # ── the account ───────────────────────────────────────────────────────────────────────────────
 
-    def agreed(self) -> bool:
-        """Everybody has read what the controller had committed a moment ago, and nobody is fenced."""
-        node = self.lives[-1]
-        return (
-            len(self.lives) > self._before
-            and len(node.working.brokers) == 3
-            and all(not state.fenced for state in node.working.brokers.values())
-            and all(self._follows(member, node) for member in self.members.values())
-        )
-
-    @staticmethod
-    def _follows(member: Member, node: OneController) -> bool:
-        alive = member.observer.log is member.host.log
-        return alive and member.observer.caught_up_to >= node.log.durable_offset
-
     def account(self) -> None:
         """What was promised is there, in one history."""
-        image = self.lives[-1].working
-        image.check()
+        for node in self.nodes.values():
+            self.witness.folds(node)
+        image = self.leader.metadata.committed
         lost = [name for name in self.promised if name not in image.topic_ids]
         assert not lost, f"{len(lost)} of {len(self.promised)} acknowledged topics are gone: {lost}"
-        for member in self.members.values():
-            end = member.observer.caught_up_to
-            assert committed(member.observer.log, end) == committed(self.lives[-1].log, end), member.observer
-        taken = [number for block in self.blocks for number in block]
-        assert len(set(taken)) == len(taken), f"producer ids were given out twice: {self.blocks}"
         self.world.counts["promised"] += len(self.promised)
         self.world.counts["blocks"] += len(self.blocks)
-        self.world.counts["controllers"] += len(self.lives)
+        self.world.counts["snapshots"] += sum(
+            n.metadata.archive.snapshots.newest is not None for n in self.nodes.values()
+        )
+        self.world.counts[f"quorums of {len(self.hosts)}"] += 1
 
 
-def an_epoch_that_was_lost(world: World, node: type[OneController] = OneController) -> None:
-    """Somebody has read what a controller lost with its power, and comes back when another life has gone on."""
-    storm = MetadataStorm(world, node=node, numbers=())
-    world.run_until(lambda: storm.lives and not storm.unflushed(), 5)
-    storm.controller.slow_disk((5000.0, 5000.0))
-    storm.kill_controller()
-    first = storm.enter(1)
-    storm.hosts[1].spawn(first.observer.run())
-    registering = storm.hosts[1].create_task(first.register())
-    world.run_until(
-        lambda: first.observer.log.end_offset == storm.lives[-1].log.end_offset > 3, world.now + 3
-    )
-    storm.hosts[1].stop()
-    storm.controller.power_cut()
-    storm.controller.slow_disk((0.02, 5.0))
-    storm.start_controller()
-    second = storm.enter(2)
-    storm.hosts[2].spawn(second.observer.run())
-    world.result(storm.hosts[2].create_task(second.register()), world.now + 5)
-    storm.hosts[1].resume()
-    world.result(registering, world.now + 5)
-    storm.account()
-
-
-def committed(log: Log, end: Offset) -> bytes:
-    """The bytes of all batches below `end`."""
-    found, offset = [], log.log_start
-    while offset < end:
-        piece = log.read(offset, 1 << 16, end)
-        found.append(bytes(piece.data))
-        offset = piece.next_offset
-    return b"".join(found)
+FAULTS: Final = (
+    MetadataStorm.kill,
+    MetadataStorm.cut_power,
+    MetadataStorm.pause,
+    MetadataStorm.stop_in_order,
+    MetadataStorm.isolate,
+    MetadataStorm.cut,
+    MetadataStorm.cut_one_way,
+    MetadataStorm.reset,
+    MetadataStorm.hide,
+    MetadataStorm.slow_disk,
+    MetadataStorm.replace_disk,
+    MetadataStorm.kill_member,
+    MetadataStorm.mend,
+)
 
 
 def metadata_storm(world: World) -> None:
     """The scenario."""
     MetadataStorm(world).run()
+
+
+def storm_of_three(world: World) -> None:
+    """As often as not it takes a majority to see what is wrong."""
+    MetadataStorm(world, (3,)).run()
