@@ -14,13 +14,20 @@ seen) is forgotten with it. Whoever carries it sends a reply when `MetadataLog.w
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any, Final, TypeAlias
 
+import msgspec
+
 from tidelog.controller.alterations import Alterations
-from tidelog.controller.election import fence, lead_again
+from tidelog.controller.batches import Answer
+from tidelog.controller.configs import alter_configs, describe_configs, topic_defaults, unfinished
+from tidelog.controller.departures import unregister_broker
+from tidelog.controller.election import STEP, fence, lead_again
 from tidelog.controller.facts import Fact, NothingHappened, ProducerIdsTaken
 from tidelog.controller.image import Image
+from tidelog.controller.leaders import elect_leaders
 from tidelog.controller.liveness import (
     LivenessConfig,
     Sessions,
@@ -31,21 +38,32 @@ from tidelog.controller.liveness import (
     start_in_force,
 )
 from tidelog.controller.metadata_log import MetadataLog
+from tidelog.controller.partitions import create_partitions
 from tidelog.controller.placement import place_new
+from tidelog.controller.reassignment import alter_reassignments, list_reassignments, throttle_ends
+from tidelog.controller.rebalance import imbalance, overdue, rebalance
+from tidelog.controller.recovery import Recovery, Todo
 from tidelog.controller.topics import Replicas, TopicDefaults, create_topic, remove_topic
 from tidelog.protocol.errors import NotController, TidelogError
 from tidelog.protocol.messages import (
     AllocateProducerIds,
     AllocateProducerIdsReply,
+    AlterConfigs,
     AlterPartition,
     AlterPartitionReply,
+    AlterReassignments,
     BrokerHeartbeat,
     BrokerHeartbeatReply,
     CreatedTopic,
+    CreatePartitions,
     CreateTopics,
     CreateTopicsReply,
     DeleteTopics,
     DeleteTopicsReply,
+    DescribeConfigs,
+    ElectLeaders,
+    ElectLeadersReply,
+    ListReassignments,
     NewTopic,
     PartitionAltered,
     RegisterBroker,
@@ -53,7 +71,9 @@ from tidelog.protocol.messages import (
     RemovedTopic,
     Reply,
     Request,
+    UnregisterBroker,
 )
+from tidelog.protocol.settings import CLUSTER, flag, number
 from tidelog.protocol.types import NO_EPOCH, NO_OFFSET, BrokerId, Epoch, Offset, TopicId
 
 Steps: TypeAlias = Generator[None, None, Reply]
@@ -91,6 +111,7 @@ class Active:
         unfenced = [broker for broker, state in metadata.working.brokers.items() if not state.fenced]
         self.sessions = Sessions(config.liveness, unfenced, now_ms, begins)
         self._metadata = metadata
+        self.recovery = Recovery()
         self._alterations = Alterations()
         self._wall_ms = wall_ms
         self._new_id = new_id
@@ -102,6 +123,13 @@ class Active:
             CreateTopics: self._create_topics,
             DeleteTopics: self._delete_topics,
             AllocateProducerIds: self._allocate,
+            CreatePartitions: self._operation(partial(create_partitions, place=self._place_more)),
+            AlterConfigs: self._operation(alter_configs),
+            ElectLeaders: self._operation(self._elect_leaders),
+            AlterReassignments: self._operation(alter_reassignments),
+            UnregisterBroker: self._operation(unregister_broker),
+            DescribeConfigs: lambda request, _: describe_configs(self.image, request),
+            ListReassignments: lambda request, _: list_reassignments(self.image, request),
         }
 
     @property
@@ -126,7 +154,7 @@ class Active:
                 result = yield from result
         except TidelogError as error:
             return self._refusal(request, error)
-        return result
+        return msgspec.structs.replace(result, quorum_epoch=self.epoch)
 
     def _refusal(self, request: Any, error: TidelogError) -> Reply:
         about: dict[str, Any] = {"error": error.code, "message": str(error), "quorum_epoch": self.epoch}
@@ -143,6 +171,7 @@ class Active:
             self.sessions.appended(facts, base, before)
             self._metadata.append(facts, self.epoch, self._wall_ms())
             self._appended()
+            self.append(throttle_ends(self.image))
         return base
 
     # ── brokers ───────────────────────────────────────────────────────────────────────────────────
@@ -192,6 +221,10 @@ class Active:
 
     def begin(self) -> Generator[None, None, None]:
         """What an earlier leadership may have left undone."""
+        while batches := unfinished(self.image, STEP):
+            for facts in batches:
+                self.append(facts)
+            yield
         for broker in sorted(self.image.brokers):
             while self.image.live_epoch(broker) is not None and (facts := lead_again(self.image, broker)):
                 self.append(facts)
@@ -200,6 +233,26 @@ class Active:
     def idle(self) -> None:
         """Nothing has happened for a while: say so, that one can see who is behind."""
         self.append([NothingHappened()])
+
+    def rebalance(self) -> Generator[None, None, None]:
+        """Let preferred leaders lead again where too many others do, if the cluster is told to."""
+        settings = self.image.configs
+        if not flag(settings, CLUSTER, "", "auto.leader.rebalance.enable"):
+            return
+        percentage = number(settings, CLUSTER, "", "leader.imbalance.per.broker.percentage")
+        assert percentage is not None
+        # Once for all steps: who has got most of its partitions back shall have the rest as well.
+        behind = overdue(imbalance(self.image), percentage)
+        while facts := rebalance(self.image, behind, STEP):
+            self.append(facts)
+            yield
+
+    def recover(self, now_ms: int) -> Todo:
+        """Elect whom unclean recovery has found; whom to ask, and when to look again."""
+        todo = self.recovery.look(self.image, now_ms)
+        for facts in todo.elect:
+            self.append(facts)
+        return todo
 
     # ── partitions ────────────────────────────────────────────────────────────────────────────────
 
@@ -231,7 +284,8 @@ class Active:
             return place_new(self.image.brokers.values(), partitions, factor, Random(topic_id))
 
         try:
-            facts = create_topic(self.image, topic, topic_id, place, self.config.topics)
+            defaults = topic_defaults(self.image, self.config.topics)
+            facts = create_topic(self.image, topic, topic_id, place, defaults)
         except TidelogError as error:
             return CreatedTopic(topic.name, error.code, str(error))
         if validate_only:
@@ -270,3 +324,26 @@ class Active:
         first = self.image.next_producer_id
         self.append([ProducerIdsTaken(request.broker_id, request.broker_epoch, first + PRODUCER_IDS)])
         return AllocateProducerIdsReply(first=first, count=PRODUCER_IDS, quorum_epoch=self.epoch)
+
+    # ── operators ─────────────────────────────────────────────────────────────────────────────────
+
+    def _operation(self, decide: Callable[[Image, Any], Answer[Any]]) -> Callable[[Any, int], Reply]:
+        """All batches of an operation at once: they were decided on one image."""
+
+        def carry_out(request: Any, _now_ms: int) -> Reply:
+            answer = decide(self.image, request)
+            for facts in answer.batches:
+                self.append(facts)
+            reply: Reply = msgspec.structs.replace(
+                answer.reply, metadata_offset=self._metadata.log.end_offset
+            )
+            return reply
+
+        return carry_out
+
+    def _place_more(self, topic_id: TopicId, first: int, partitions: int, factor: int) -> list[Replicas]:
+        return place_new(self.image.brokers.values(), partitions, factor, Random(topic_id), first)
+
+    def _elect_leaders(self, image: Image, request: ElectLeaders) -> Answer[ElectLeadersReply]:
+        best = {place: self.recovery.best_first(image, place) for place in image.indexes.leaderless}
+        return elect_leaders(image, request, best)

@@ -22,6 +22,7 @@ from typing import Any, Final, NoReturn
 from tidelog.controller.active import Active
 from tidelog.controller.archive import Archive
 from tidelog.controller.ballot import Ballot
+from tidelog.controller.chores import Chores
 from tidelog.controller.config import ControllerConfig
 from tidelog.controller.contacts import Contacts
 from tidelog.controller.environment import Environment
@@ -113,6 +114,9 @@ class Controller:
         self._group: asyncio.TaskGroup
         self._tasks: set[asyncio.Task[Any]] = set()
         self._contacts: Contacts
+        self._chores: Chores
+        self._at_work: list[asyncio.Task[None]] = []
+        """What this leadership does by itself."""
         self._early: list[Incoming] = []
         """Requests to a leader whose own first record is not committed yet."""
         self._appended = asyncio.Event()
@@ -150,8 +154,6 @@ class Controller:
                 flushes = self._start(self._flush())
                 for work in (
                     self._elections(),
-                    self._watch(),
-                    self._idle(),
                     self._checkpoints(),
                 ):
                     self._spawn(work)
@@ -163,6 +165,8 @@ class Controller:
             await listener.wait_closed()
             self._closing = True
             self._appended.set()
+        if self._at_work:
+            self._chores.appended()
             await flushes
             for task in list(self._tasks):
                 task.cancel()
@@ -278,7 +282,8 @@ class Controller:
             work.close()
 
     def _now_ms(self) -> int:
-        return int(asyncio.get_running_loop().time() * 1000)
+        """By the clock that goes on while the machine is suspended: leases must not outlive that."""
+        return int(self._env.clock.boot_ms())
 
     # ── the quorum ────────────────────────────────────────────────────────────────────────────────
 
@@ -287,10 +292,11 @@ class Controller:
         while True:
             self._carry(self.quorum.tick(self._now_ms(), self.metadata.end))
             due_ms = self.quorum.deadline_ms()
+            # Half a millisecond later the time in whole milliseconds has surely come.
+            wait_s = None if due_ms is None else max(due_ms - self._now_ms() + 1.5, 0) / 1000
             self._quorum_moved.clear()
             with contextlib.suppress(TimeoutError):
-                # Half a millisecond later the time in whole milliseconds has surely come.
-                async with asyncio.timeout_at(None if due_ms is None else (due_ms + 1.5) / 1000):
+                async with asyncio.timeout(wait_s):
                     await self._quorum_moved.wait()
 
     def _carry(self, steps: list[Step]) -> None:
@@ -337,6 +343,9 @@ class Controller:
         if self.active is not None:
             logger.info("quorum.deposed id=%d epoch=%d", self.node_id, self.active.epoch)
         self.active = None
+        for work in self._at_work:
+            work.cancel()
+        self._at_work = []
         self.metadata.give_up()
         self._readers.give_up()
         self._serve_early()
@@ -360,7 +369,9 @@ class Controller:
         voted = self.quorum.is_voter
         self.quorum.directories = self.metadata.directories()
         if voted and not self.quorum.is_voter:
-            logger.warning("quorum.votes_not id=%d: another disk is named for it; it only follows", self.node_id)
+            logger.warning(
+                "quorum.votes_not id=%d: another disk is named for it; it only follows", self.node_id
+            )
         self._appended.set()
         self._touched()
 
@@ -420,8 +431,16 @@ class Controller:
             fenced=self.fenced_fast,
             bounds=self._bounds,
         )
+        self._chores = Chores(
+            active,
+            idle_ms=self.config.idle_ms,
+            now_ms=self._now_ms,
+            spawn=self._spawn,
+            drive=lambda steps: self._drive(active, steps),
+            bounds=self._bounds,
+        )
         self._contacts.suspect_all()
-        self._spawn(self._drive(active, active.begin()))
+        self._at_work = [self._start(work) for work in self._chores.begin()]
         self._serve_early()
 
     def _serve_early(self) -> None:
@@ -471,10 +490,11 @@ class Controller:
     def _receive(self, incoming: Incoming) -> None:
         """One request, served at once or left to wait; whatever is raised here is its answer."""
         message, now_ms = incoming.message, self._now_ms()
+        loop_ms = int(asyncio.get_running_loop().time() * 1000)
         if isinstance(message, Hello):
             self._welcome(message, incoming)
         elif isinstance(message, Fetch):
-            if self._readers.fetch(message, incoming, now_ms):
+            if self._readers.fetch(message, incoming, now_ms, loop_ms):
                 self._committed()
         elif isinstance(message, FetchSnapshot):
             self._readers.fetch_snapshot(message, incoming)
@@ -555,26 +575,3 @@ class Controller:
         """What nobody waits for, step by step, as long as this leadership lasts."""
         while active is self.active and next(steps, steps) is not steps:  # noqa: ASYNC110 -- others are served
             await asyncio.sleep(0)
-
-    # ── who is alive ──────────────────────────────────────────────────────────────────────────────
-
-    async def _idle(self) -> None:
-        while True:
-            end = self.metadata.log.end_offset
-            await asyncio.sleep(self.config.idle_ms / 1000)
-            if self.active is not None and self.metadata.log.end_offset == end:
-                self.active.idle()
-
-    async def _watch(self) -> None:
-        """Fence who is silent, one per turn."""
-        interval_s = self.config.active.liveness.session_timeout_ms / 20_000
-        loop = asyncio.get_running_loop()
-        while True:
-            due = loop.time() + interval_s
-            await asyncio.sleep(interval_s)
-            # After a pause everybody looks silent: first what they said meanwhile must be read.
-            if self.active is None or loop.time() > due + interval_s:
-                continue
-            steps = self.active.overdue(self._now_ms())
-            if steps is not None:
-                await self._drive(self.active, steps)

@@ -10,10 +10,14 @@ from tidelog.storage.files import Directory
 
 
 class Clock(Protocol):
-    """The wall clock; monotonic time is the loop's."""
+    """The clocks that are injected; time-outs are the event loop's."""
 
     def wall_ms(self) -> int:
         """Milliseconds since 1970."""
+        ...
+
+    def boot_ms(self) -> float:
+        """Milliseconds since the machine started, also while it is suspended: for leases."""
         ...
 
 

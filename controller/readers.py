@@ -46,8 +46,11 @@ class Readers:
         self._quorum = quorum
         self._wake_at = wake_at
 
-    def fetch(self, request: Fetch, incoming: Incoming, now_ms: int) -> bool:
-        """One fetch. Whether more is committed by it: a voter's tells what it has on stable storage."""
+    def fetch(self, request: Fetch, incoming: Incoming, now_ms: int, loop_ms: int) -> bool:
+        """One fetch. Whether more is committed by it: a voter's tells what it has on stable storage.
+
+        `loop_ms` is the time of the event loop, by which it waits.
+        """
         if len(request.partitions) != 1 or request.partitions[0].topic_id != METADATA_TOPIC_ID:
             raise UnknownTopicId("a controller has the metadata log, and nothing else to fetch")
         asked, log = request.partitions[0], self._metadata.log
@@ -77,7 +80,7 @@ class Readers:
             )
         diverging = EpochEnd(*parts) if parts is not None else None
         waiting = _Waiting(self._metadata, self._quorum, asked, incoming, diverging)
-        deadline_ms = now_ms + request.max_wait_ms
+        deadline_ms = loop_ms + request.max_wait_ms
         if self.delayed.wait(waiting, (METADATA,), deadline_ms):
             self._wake_at(deadline_ms)
         return committed

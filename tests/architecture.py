@@ -47,6 +47,7 @@ NODES: Final = frozenset(
         "broker/membership.py",
         "broker/proposer.py",
         "controller/archive.py",
+        "controller/chores.py",
         "controller/controller.py",
         "controller/following.py",
         "controller/observer.py",

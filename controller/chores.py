@@ -1,0 +1,117 @@
+"""What an active controller does by itself, besides answering.
+
+It fences who is silent, lets preferred leaders lead again, finds for unclean recovery who has most, and says now and
+then that nothing has happened.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Final
+
+from tidelog.controller.active import Active
+from tidelog.controller.facts import Place
+from tidelog.protocol.bounds import Bounds
+from tidelog.protocol.errors import TidelogError
+from tidelog.protocol.io import connect
+from tidelog.protocol.messages import GetReplicaLogInfo, GetReplicaLogInfoReply, PartitionIndex
+from tidelog.protocol.settings import CLUSTER, number
+from tidelog.protocol.types import BrokerId
+
+logger = logging.getLogger(__name__)
+
+ASK_TIMEOUT_MS: Final = 2000
+
+
+class Chores:
+    """Of one leadership; `drive` carries out steps as long as it lasts."""
+
+    def __init__(
+        self,
+        active: Active,
+        *,
+        idle_ms: int,
+        now_ms: Callable[[], int],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        drive: Callable[[Generator[None, None, None]], Coroutine[Any, Any, None]],
+        bounds: Bounds,
+    ) -> None:
+        self._active = active
+        self._idle_ms = idle_ms
+        self._now_ms = now_ms
+        self._spawn = spawn
+        self._drive = drive
+        self._bounds = bounds
+        self._appended = asyncio.Event()
+
+    def begin(self) -> list[Coroutine[Any, Any, None]]:
+        """What goes on until the leadership ends."""
+        return [
+            self._drive(self._active.begin()),
+            self._watch(),
+            self._idle(),
+            self._rebalance(),
+            self._recover(),
+        ]
+
+    def appended(self) -> None:
+        """Something has been decided: perhaps somebody leads now, or nobody does any more."""
+        self._appended.set()
+
+    async def _watch(self) -> None:
+        """Fence who is silent, one per turn."""
+        interval_ms = self._active.config.liveness.session_timeout_ms / 20
+        while True:
+            due_ms = self._now_ms() + interval_ms
+            await asyncio.sleep(interval_ms / 1000)
+            now_ms = self._now_ms()
+            # After a pause everybody looks silent: first what they said meanwhile must be read.
+            steps = self._active.overdue(now_ms) if now_ms <= due_ms + interval_ms else None
+            if steps is not None:
+                await self._drive(steps)
+
+    async def _idle(self) -> None:
+        while True:
+            end = self._active.image.end_offset
+            await asyncio.sleep(self._idle_ms / 1000)
+            if self._active.image.end_offset == end:
+                self._active.idle()
+
+    async def _rebalance(self) -> None:
+        while True:
+            settings = self._active.image.configs
+            interval_s = number(settings, CLUSTER, "", "leader.imbalance.check.interval.seconds")
+            await asyncio.sleep(float(interval_s or 300))
+            await self._drive(self._active.rebalance())
+
+    async def _recover(self) -> None:
+        while True:
+            now_ms = self._now_ms()
+            todo = self._active.recover(now_ms)
+            for broker, places in todo.ask.items():
+                self._spawn(self._ask(broker, places))
+            wait_s = None if todo.next_ms is None else max(todo.next_ms - now_ms, 1) / 1000
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._appended.wait()
+            self._appended.clear()
+            await asyncio.sleep(0)  # once for all that is appended in one turn
+
+    async def _ask(self, broker: BrokerId, places: list[Place]) -> None:
+        known = self._active.image.brokers.get(broker)
+        if known is None:
+            return
+        request = GetReplicaLogInfo(self._active.epoch, tuple(PartitionIndex(*place) for place in places))
+        try:
+            connection = await connect(known.host, known.port, bounds=self._bounds, timeout_ms=ASK_TIMEOUT_MS)
+            try:
+                reply, _ = await connection.call(request, timeout_ms=ASK_TIMEOUT_MS)
+            finally:
+                connection.close()
+        except TidelogError as error:
+            logger.info("recovery.unheard broker=%d error=%r", broker, str(error))
+            return
+        if isinstance(reply, GetReplicaLogInfoReply) and not reply.error:
+            self._active.recovery.answered(broker, reply)
+            self._appended.set()
