@@ -34,11 +34,12 @@ from tidelog.broker.requests.context import Build, Clocks, Context, Told
 from tidelog.broker.requests.delete_records import delete_records
 from tidelog.broker.requests.fetch import fetch
 from tidelog.broker.requests.flushed import flushed
+from tidelog.broker.requests.log_info import log_info
 from tidelog.broker.requests.metadata import metadata
 from tidelog.broker.requests.offsets import epoch_ends, list_offsets
 from tidelog.broker.requests.produce import produce
 from tidelog.broker.requests.producer_ids import init_producer_id
-from tidelog.broker.requests.topics import hand_on
+from tidelog.broker.requests.topics import HANDED_ON, hand_on
 from tidelog.controller.facts import METADATA, METADATA_TOPIC_ID
 from tidelog.controller.image import Changes
 from tidelog.controller.observer import Observer
@@ -51,12 +52,11 @@ from tidelog.protocol.errors import (
 from tidelog.protocol.io import Incoming, Listener, listen
 from tidelog.protocol.limits import DEFAULT
 from tidelog.protocol.messages import (
-    CreateTopics,
     DeleteRecords,
-    DeleteTopics,
     EpochEnds,
     Fetch,
     Flushed,
+    GetReplicaLogInfo,
     Hello,
     InitProducerId,
     ListOffsets,
@@ -133,6 +133,8 @@ class Broker:
         self._incarnation = environment.new_id()
         self._claim: Claim
         self._life: Life
+        self._crash_kind = 0
+        """How the processes before this one have ended at worst; once this one is registered, its marker begins anew."""
         self._flusher: Flusher
         self._flushing: asyncio.Task[None] | None = None
         """The task that flushes, once there are replicas."""
@@ -154,8 +156,8 @@ class Broker:
             EpochEnds: epoch_ends,
             DeleteRecords: delete_records,
             InitProducerId: init_producer_id,
-            CreateTopics: hand_on,
-            DeleteTopics: hand_on,
+            GetReplicaLogInfo: log_info,
+            **dict.fromkeys(HANDED_ON, hand_on),
         }
 
     # ── starting ──────────────────────────────────────────────────────────────────────────────────
@@ -198,6 +200,7 @@ class Broker:
 
     async def _join(self) -> None:
         """Register, read up to that, and take the roles."""
+        self._crash_kind = int(self._life.worst)
         cluster_id = await self._membership.register(self.port)
         adopt_cluster(self._env.directory, self._claim.identity, cluster_id)
         self._life.registered(self._membership.epoch)
@@ -296,6 +299,8 @@ class Broker:
             self._flusher.appended,
             self._save_log_starts,
             self._ask_controller,
+            quorum_epoch=lambda: self.observer.quorum_epoch,
+            crash_kind=lambda: max(self._crash_kind, int(self._life.worst)),
             throttle=Throttle(rate) if rate is not None else None,
             hwm_propagation_ms=config.hwm_propagation_ms,
         )

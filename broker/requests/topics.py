@@ -1,14 +1,47 @@
-"""CreateTopics and DeleteTopics: handed on to the active controller, whose answer is the answer (DECISIONS 21)."""
+"""What operators ask of the cluster: handed on to the active controller, whose answer is the answer (DECISIONS 21)."""
 
-from typing import cast
+from typing import Final, Protocol, cast
 
 import msgspec
 
 from tidelog.broker.requests.context import Context
 from tidelog.protocol.errors import TidelogError
 from tidelog.protocol.io import Incoming
-from tidelog.protocol.messages import CreateTopics, DeleteTopics, Reply, Request
+from tidelog.protocol.messages import (
+    AlterConfigs,
+    AlterReassignments,
+    CreatePartitions,
+    CreateTopics,
+    DeleteTopics,
+    DescribeConfigs,
+    DescribeQuorum,
+    ElectLeaders,
+    ListReassignments,
+    Reply,
+    Request,
+    UnregisterBroker,
+)
 from tidelog.protocol.types import Epoch
+
+HANDED_ON: Final[tuple[type[Request], ...]] = (
+    CreateTopics,
+    DeleteTopics,
+    CreatePartitions,
+    AlterConfigs,
+    DescribeConfigs,
+    ElectLeaders,
+    AlterReassignments,
+    ListReassignments,
+    UnregisterBroker,
+    DescribeQuorum,
+)
+"""All that only the active controller decides or knows."""
+
+
+class _Patient(Protocol):
+    """Any of them: each says how long its answer may take."""
+
+    timeout_ms: int
 
 
 def hand_on(context: Context, incoming: Incoming) -> None:
@@ -16,7 +49,8 @@ def hand_on(context: Context, incoming: Incoming) -> None:
 
     It is asked again when its answer is lost: a topic that "exists already" may be what this very request has made.
     """
-    request = cast("CreateTopics | DeleteTopics", incoming.message)
+    request = incoming.message
+    timeout_ms = cast("_Patient", request).timeout_ms
 
     def build(quorum_epoch: Epoch) -> Request:
         return msgspec.structs.replace(request, quorum_epoch=quorum_epoch)
@@ -27,4 +61,4 @@ def hand_on(context: Context, incoming: Incoming) -> None:
         else:
             incoming.reply(answer)
 
-    context.ask_controller(build, request.timeout_ms, told)
+    context.ask_controller(build, timeout_ms, told)

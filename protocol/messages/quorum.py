@@ -261,3 +261,6 @@ class DescribeQuorum(Request, frozen=True, tag=79):
 
     quorum_epoch: Epoch = NO_EPOCH
     """The controller's epoch that is addressed; -1 from clients, whose broker fills it in."""
+
+    timeout_ms: Milliseconds = 30_000
+    """How long the answer may take."""

@@ -20,22 +20,22 @@ from tidelog.broker.requests.context import Clocks, Context, Told
 from tidelog.broker.requests.delete_records import delete_records
 from tidelog.broker.requests.fetch import fetch
 from tidelog.broker.requests.flushed import flushed
+from tidelog.broker.requests.log_info import log_info
 from tidelog.broker.requests.metadata import metadata
 from tidelog.broker.requests.offsets import epoch_ends, list_offsets
 from tidelog.broker.requests.produce import produce
 from tidelog.broker.requests.producer_ids import init_producer_id
-from tidelog.broker.requests.topics import hand_on
+from tidelog.broker.requests.topics import HANDED_ON, hand_on
 from tidelog.controller.image import BrokerState, Image, PartitionState, TopicState
 from tidelog.protocol.errors import TidelogError
 from tidelog.protocol.io import Incoming
 from tidelog.protocol.messages import (
     ACKS_ALL,
-    CreateTopics,
     DeleteRecords,
-    DeleteTopics,
     EpochEnds,
     Fetch,
     Flushed,
+    GetReplicaLogInfo,
     InitProducerId,
     ListOffsets,
     Metadata,
@@ -66,8 +66,8 @@ HANDLERS: dict[type[Request], Callable[[Context, Incoming], None]] = {
     EpochEnds: epoch_ends,
     DeleteRecords: delete_records,
     InitProducerId: init_producer_id,
-    CreateTopics: hand_on,
-    DeleteTopics: hand_on,
+    GetReplicaLogInfo: log_info,
+    **dict.fromkeys(HANDED_ON, hand_on),
 }
 
 
@@ -160,6 +160,8 @@ class Node:
             lambda partition, size: self.flushing.append((partition, size)),
             self.saves.append,
             lambda build, timeout_ms, told: self.asked.append((build(7), timeout_ms, told)),
+            quorum_epoch=lambda: 7,
+            crash_kind=lambda: 2,
         )
 
     def _propose_soon(self) -> None:

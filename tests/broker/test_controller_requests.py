@@ -4,25 +4,49 @@ from typing import Any
 
 import pytest
 
-from tests.broker.node import Asked, Node
+from tests.broker.node import PLACE, TOPIC_ID, Asked, Node
+from tidelog.broker.requests.topics import HANDED_ON
 from tidelog.protocol.errors import (
+    FencedLeaderEpoch,
     InvalidRequest,
     NotController,
     RequestTimedOut,
     StaleBrokerEpoch,
+    StorageError,
+    UnknownTopicId,
     UnsupportedVersion,
 )
 from tidelog.protocol.messages import (
     AllocateProducerIds,
     AllocateProducerIdsReply,
+    AlterConfigs,
+    AlterConfigsReply,
+    AlterReassignments,
+    AlterReassignmentsReply,
+    CreatePartitions,
+    CreatePartitionsReply,
     CreateTopics,
     CreateTopicsReply,
     DeleteTopics,
     DeleteTopicsReply,
+    DescribeConfigs,
+    DescribeConfigsReply,
+    DescribeQuorum,
+    DescribeQuorumReply,
+    ElectLeaders,
+    ElectLeadersReply,
+    GetReplicaLogInfo,
     InitProducerId,
+    ListReassignments,
+    ListReassignmentsReply,
     NewTopic,
+    PartitionIndex,
     Request,
+    UnregisterBroker,
+    UnregisterBrokerReply,
 )
+from tidelog.protocol.types import BrokerId
+from tidelog.replication.sessions import Place
 
 
 @pytest.fixture
@@ -109,13 +133,21 @@ def test_a_refusal_is_told_and_the_next_one_asks_again(node: Node) -> None:
 # ── topics ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
-    ("request_", "reply"),
-    [
-        (CreateTopics((NewTopic("orders", 3, 2),), timeout_ms=500), CreateTopicsReply(metadata_offset=9)),
-        (DeleteTopics(("orders",), timeout_ms=500), DeleteTopicsReply(metadata_offset=9)),
-    ],
-)
+ASKED_OF_ANY_BROKER: list[tuple[Any, Any]] = [
+    (CreateTopics((NewTopic("orders", 3, 2),), timeout_ms=500), CreateTopicsReply(metadata_offset=9)),
+    (DeleteTopics(("orders",), timeout_ms=500), DeleteTopicsReply(metadata_offset=9)),
+    (CreatePartitions((), timeout_ms=500), CreatePartitionsReply(metadata_offset=9)),
+    (AlterConfigs((), timeout_ms=500), AlterConfigsReply(metadata_offset=9)),
+    (DescribeConfigs((), timeout_ms=500), DescribeConfigsReply(metadata_offset=9)),
+    (ElectLeaders(timeout_ms=500), ElectLeadersReply(metadata_offset=9)),
+    (AlterReassignments((), timeout_ms=500), AlterReassignmentsReply(metadata_offset=9)),
+    (ListReassignments(timeout_ms=500), ListReassignmentsReply(metadata_offset=9)),
+    (UnregisterBroker(BrokerId(3), timeout_ms=500), UnregisterBrokerReply(InvalidRequest.code)),
+    (DescribeQuorum(timeout_ms=500), DescribeQuorumReply(high_watermark=9)),
+]
+
+
+@pytest.mark.parametrize(("request_", "reply"), ASKED_OF_ANY_BROKER)
 def test_the_controllers_answer_is_the_answer(node: Node, request_: Request, reply: Any) -> None:
     asked = node.ask(request_)
     sent, timeout_ms, told = node.asked.pop()
@@ -129,3 +161,52 @@ def test_no_controller_is_an_answer_too(node: Node) -> None:
     asked = node.ask(DeleteTopics(("orders",)))
     node.asked.pop()[2](NotController("nobody leads"))
     assert asked.refused == "nobody leads"
+
+
+def test_whatever_only_the_controller_knows_may_be_asked_of_a_broker() -> None:
+    assert set(HANDED_ON) == {type(request) for request, _ in ASKED_OF_ANY_BROKER}
+    assert all(request.timeout_ms == 500 for request, _ in ASKED_OF_ANY_BROKER)
+
+
+# ── who has most ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def log_info(node: Node, *places: Place, epoch: int = 7) -> Any:
+    return node.ask(GetReplicaLogInfo(epoch, tuple(PartitionIndex(*place) for place in places))).answer
+
+
+def test_a_replica_says_how_much_it_has(node: Node) -> None:
+    partition = node.lead(epoch=4)
+    node.produce(acks=1)
+    partition.log.flush()
+    node.produce(acks=1)
+    node.follow(-1)
+    answer = log_info(node, PLACE)
+    assert (answer.broker_epoch, answer.crash_kind) == (10, 2)
+    [entry] = answer.partitions
+    assert (entry.error, entry.last_epoch, entry.end_offset, entry.durable_offset) == (0, 4, 2, 1)
+
+
+def test_an_empty_replica_has_no_epoch_and_needs_no_lease_to_say_so(node: Node) -> None:
+    node.follow(-1)
+    node.replicas.lease_until_ms = -1
+    [entry] = log_info(node, PLACE).partitions
+    assert (entry.error, entry.last_epoch, entry.end_offset, entry.durable_offset) == (0, -1, 0, 0)
+
+
+def test_a_replica_that_is_not_there_or_is_broken_says_why(node: Node) -> None:
+    node.lead().go_offline("its disk has failed")
+    broken, unknown = log_info(node, PLACE, (TOPIC_ID, 5)).partitions
+    assert (broken.error, broken.end_offset) == (StorageError.code, -1)
+    assert broken.message == "orders-0 is not served here: its disk has failed"
+    assert (unknown.error, unknown.end_offset) == (UnknownTopicId.code, -1)
+    assert "no partition 5" in unknown.message
+
+
+def test_a_controller_that_was_replaced_is_told_nothing(node: Node) -> None:
+    node.lead()
+    with pytest.raises(
+        FencedLeaderEpoch, match="led in epoch 6 of the quorum, this broker has heard of epoch 7"
+    ):
+        log_info(node, PLACE, epoch=6)
+    assert not log_info(node, PLACE, epoch=8).error, "it may have heard of less than there is"
