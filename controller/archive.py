@@ -18,9 +18,8 @@ from tidelog.controller.io import in_a_thread
 from tidelog.controller.snapshot_file import SnapshotId
 from tidelog.controller.snapshots import SnapshotConfig, Snapshots, due
 from tidelog.protocol.errors import ConnectionFailed, CorruptSnapshot, DamagedLog, error_of
-from tidelog.protocol.io import Connection
-from tidelog.protocol.messages import EpochEnd, FetchSnapshot, FetchSnapshotReply
-from tidelog.protocol.types import Epoch
+from tidelog.protocol.messages import EpochEnd, FetchSnapshot, FetchSnapshotReply, Reply
+from tidelog.protocol.types import Buffer
 from tidelog.replication.breathing import breathing
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.files import NoRoom
@@ -94,15 +93,14 @@ class Archive:
             self._busy = False
         return True
 
-    async def fetch(self, connection: Connection, wanted: EpochEnd, quorum_epoch: Epoch) -> Image:
+    async def fetch(
+        self, ask: Callable[[FetchSnapshot], Awaitable[tuple[Reply, Buffer]]], wanted: EpochEnd
+    ) -> Image:
         """Get that snapshot from whoever leads, begin the log anew at its end, and load it."""
         receiving = self.snapshots.receiving(SnapshotId(wanted.end_offset, wanted.epoch))
         try:
             while not receiving.complete:
-                request = FetchSnapshot(
-                    wanted, receiving.position, PIECE_BYTES, current_leader_epoch=quorum_epoch
-                )
-                reply, data = await connection.call(request)
+                reply, data = await ask(FetchSnapshot(wanted, receiving.position, PIECE_BYTES))
                 if not isinstance(reply, FetchSnapshotReply):
                     raise ConnectionFailed(f"a snapshot was asked for, {type(reply).__name__} came")
                 if reply.error:

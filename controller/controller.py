@@ -497,7 +497,7 @@ class Controller:
             if self._readers.fetch(message, incoming, now_ms, loop_ms):
                 self._committed()
         elif isinstance(message, FetchSnapshot):
-            self._readers.fetch_snapshot(message, incoming)
+            self._readers.fetch_snapshot(message, incoming, now_ms)
         elif isinstance(message, Vote):
             vote = self.quorum.on_vote(message, now_ms, self.metadata.end)
             self._carry([])

@@ -15,8 +15,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Final, Protocol, TypeAlias
+
+from msgspec.structs import replace
 
 from tidelog.controller.archive import Archive
 from tidelog.controller.facts import METADATA, METADATA_TOPIC_ID
@@ -30,6 +33,7 @@ from tidelog.protocol.errors import (
     InconsistentMetadata,
     InvalidAppend,
     NotLeaderOrFollower,
+    StorageError,
     TidelogError,
     UnknownLeaderEpoch,
 )
@@ -37,9 +41,12 @@ from tidelog.protocol.io import Connection, connect
 from tidelog.protocol.messages import (
     Fetch,
     FetchReply,
+    FetchSnapshot,
     Hello,
+    Leader,
     PartitionFetch,
     PartitionFetched,
+    Reply,
     split_attachment,
 )
 from tidelog.protocol.types import NO_BROKER, BrokerId, Buffer, Epoch, Offset
@@ -67,6 +74,7 @@ _NOT_HERE: Final = frozenset(
 )
 """Whoever answers this does not lead, or not in the epoch that we know; it may say who does."""
 FLUSH_POLL_S: Final = 0.005
+_FULL_MS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +122,14 @@ class Copy(Protocol):
 
     def heard_of(self, controller: BrokerId, epoch: Epoch) -> bool:
         """Somebody says that this controller leads in that epoch. Whether that is news."""
+        ...
+
+    def heard(self, epoch: Epoch) -> None:
+        """The leader of that epoch has answered, though there is nothing to append yet."""
+        ...
+
+    def denied(self, controller: BrokerId) -> None:
+        """This controller knows of nobody who leads in our epoch: neither itself, if we have believed so."""
         ...
 
     async def before_fetch(self) -> None:
@@ -235,13 +251,16 @@ class Following:
             try:
                 entry, data = await self._fetch(connection, asked)
                 if entry.snapshot is not None and not entry.error:
-                    copy.installed(await copy.archive.fetch(connection, entry.snapshot, asked.leader_epoch))
+                    ask = partial(self._fetch_snapshot, connection, asked.leader_epoch)
+                    copy.installed(await copy.archive.fetch(ask, entry.snapshot))
                     continue
             except TidelogError as error:
                 logger.info("controller.lost id=%d error=%r", controller, str(error))
                 return self.connection is connection
             if entry.error in _NOT_HERE:
                 hint = entry.current_leader
+                if hint is not None and hint == Leader(NO_BROKER, copy.quorum_epoch):
+                    copy.denied(controller)
                 if hint is None or not copy.heard_of(hint.id, hint.leader_epoch) or hint.id != controller:
                     return self.connection is connection
                 followership = Followership(Leading(controller, copy.quorum_epoch))
@@ -285,6 +304,20 @@ class Following:
         (data,) = split_attachment(attachment, reply.partitions)
         return reply.partitions[0], data
 
+    async def _fetch_snapshot(
+        self, connection: Connection, epoch: Epoch, request: FetchSnapshot
+    ) -> tuple[Reply, Buffer]:
+        """Ask for a piece: meanwhile the leader is heard by its answers."""
+        named = replace(
+            request,
+            current_leader_epoch=epoch,
+            node_id=self._reader.node_id if self._reader.directory_id is not None else NO_BROKER,
+            directory_id=self._reader.directory_id,
+        )
+        answer = await connection.call(named, timeout_ms=self.config.fetch_timeout_ms)
+        self._copy.heard(epoch)
+        return answer
+
     async def _carry_out(self, followership: Followership, step: Step, data: Buffer) -> None:
         log = self._copy.log
         if isinstance(step, Append):
@@ -293,8 +326,12 @@ class Following:
             assert not step.loses_committed, step
             while log.is_flushing:  # noqa: ASYNC110 -- rare, and no reason to tell every flusher of us
                 await asyncio.sleep(FLUSH_POLL_S)
-            log.truncate_to(step.offset, self._wall_ms())
-            self._copy.cut()
+            try:
+                log.truncate_to(step.offset, self._wall_ms())
+            except (DiskFull, StorageError) as error:  # nothing was cut: the next answer says the same
+                step = Wait(_FULL_MS, f"{log} could not be cut: {error}")
+            else:
+                self._copy.cut()
         elif isinstance(step, GoOffline):
             raise InconsistentMetadata(f"{log}: {step.why}")
         elif not isinstance(step, Wait):

@@ -68,6 +68,15 @@ class LivenessConfig:
             )
 
     @property
+    def old_leases_ms(self) -> int:
+        """How long a controller that was replaced may go on to answer heartbeats.
+
+        It does while a majority has followed it within the fetch time-out, and what lay unread while it was paused
+        may count as such once more: up to when it looks at its quorum.
+        """
+        return self.quorum_fetch_timeout_ms * 5 // 2
+
+    @property
     def silence_max_ms(self) -> int:
         """A tenth longer than the lease that a heartbeat gives: for clocks that run differently."""
         return self.session_timeout_ms * 11 // 10
@@ -98,7 +107,7 @@ class Sessions:
         self._first_offset = first_offset
         self._taken: dict[BrokerId, Offset] = {}
         """Where the last record stands that took a leadership from that broker."""
-        self._not_before_ms = now_ms + config.quorum_fetch_timeout_ms + config.silence_max_ms
+        self._not_before_ms = now_ms + config.old_leases_ms + config.silence_max_ms
         self._sessions = {broker: _Session(now_ms) for broker in unfenced}
 
     def heard(self, broker: BrokerId, now_ms: int, metadata_offset: Offset = 0) -> None:

@@ -155,6 +155,14 @@ class Observer:
         self.quorum_epoch, self.controller_id = epoch, controller
         return True
 
+    def heard(self, epoch: Epoch) -> None:
+        """An observer takes nobody's place."""
+
+    def denied(self, controller: BrokerId) -> None:
+        """It has begun anew: somebody else will lead, in another epoch."""
+        if controller == self.controller_id:
+            self.controller_id = NO_BROKER
+
     async def before_fetch(self) -> None:
         """Nothing is waited for: nobody counts on what an observer has."""
 

@@ -11,7 +11,7 @@ from tidelog.controller.archive import Archive
 from tidelog.controller.image import Image
 from tidelog.controller.metadata_log import MetadataLog
 from tidelog.controller.quorum import Quorum
-from tidelog.protocol.types import BrokerId, Epoch, Offset
+from tidelog.protocol.types import NO_OFFSET, BrokerId, Epoch, Offset
 from tidelog.replication.followership import LogView
 from tidelog.storage.log import Log
 
@@ -69,6 +69,16 @@ class OwnCopy:
         self._quorum.heard_of(controller, epoch, self._now_ms())
         self._told()
         return (self._quorum.epoch, self._quorum.leader_id) != before
+
+    def heard(self, epoch: Epoch) -> None:
+        """The leader of that epoch is alive."""
+        self._quorum.fetched(epoch, NO_OFFSET, self.log.end_offset, self._now_ms())
+
+    def denied(self, controller: BrokerId) -> None:
+        """A leader that has begun anew leads no more: no need to wait for it."""
+        if controller == self._quorum.leader_id and not self._quorum.leads:
+            self._quorum.leader_is_gone(self._now_ms())
+            self._told()
 
     async def before_fetch(self) -> None:
         """What a voter's fetch says that it has is on stable storage."""

@@ -29,7 +29,7 @@ from tidelog.protocol.messages import (
     PartitionFetch,
     PartitionFetched,
 )
-from tidelog.protocol.types import NO_OFFSET, Epoch
+from tidelog.protocol.types import NO_OFFSET, BrokerId, Epoch
 from tidelog.replication.delayed import Delayed
 from tidelog.replication.fetch import check_place
 
@@ -60,6 +60,7 @@ class Readers:
                 asked.fetch_offset, asked.last_fetched_epoch, log.log_start
             )
             if snapshot is not None:
+                self._hear(request.broker_id, request.directory_id, now_ms)
                 entry = PartitionFetched(
                     METADATA_TOPIC_ID,
                     0,
@@ -85,8 +86,15 @@ class Readers:
             self._wake_at(deadline_ms)
         return committed
 
-    def fetch_snapshot(self, request: FetchSnapshot, incoming: Incoming) -> None:
+    def _hear(self, voter: BrokerId, directory_id: bytes | None, now_ms: int) -> None:
+        """A voter is there, but nothing of what it has counts before it has loaded a snapshot."""
+        if directory_id is not None:
+            self._quorum.on_fetch(voter, directory_id, NO_OFFSET, self._metadata.log.end_offset, now_ms)
+
+    def fetch_snapshot(self, request: FetchSnapshot, incoming: Incoming, now_ms: int) -> None:
         """A piece of a snapshot: any node that has it has the same bytes."""
+        if request.current_leader_epoch == self._quorum.epoch:
+            self._hear(request.node_id, request.directory_id, now_ms)
         wanted, quorum = SnapshotId(request.snapshot.end_offset, request.snapshot.epoch), self._quorum
         snapshots = self._metadata.archive.snapshots
         piece = snapshots.read_at(wanted, request.position, min(request.max_bytes, PIECE_BYTES_MAX))

@@ -81,7 +81,7 @@ class Vote(Request, frozen=True, tag=112):
     """Where the candidate's log ends."""
 
     pre_vote: Flag = False
-    """Whether it only asks if it could win: nobody's epoch or vote changes by it."""
+    """Whether it only asks if it could win: nobody votes by it."""
 
 
 class BeginEpochReply(Reply, frozen=True, tag=113):
@@ -193,6 +193,12 @@ class FetchSnapshot(Request, frozen=True, tag=115):
 
     current_leader_epoch: Epoch = NO_EPOCH
     """The quorum's epoch that the reader knows."""
+
+    node_id: BrokerId = NO_BROKER
+    """The controller that reads; -1: a broker, or nobody who votes."""
+
+    directory_id: Uuid | None = None
+    """Its disk: a voter that reads is heard by the leader."""
 
 
 class QuorumMember(Entry, frozen=True):

@@ -25,7 +25,9 @@ from tidelog.protocol.types import NO_BROKER, BrokerId
 from tidelog.storage.crashes import CrashKind
 
 ONE, TWO = ids(1, 2)
-SESSION, SILENCE, QUORUM = 9000, 9900, 2000
+SESSION, SILENCE = 9000, 9900
+LEASES = 5000
+"""What a controller that was replaced may give away: its fetch time-out, and until it looks at its quorum."""
 
 
 def comes_back(book: Book, *, kind: CrashKind = CrashKind.PROCESS, **more: Any) -> RegisterBroker:
@@ -389,9 +391,9 @@ def the_longest_silent_is_fenced_first(module: Any) -> None:
 
 def a_new_controller_waits_for_the_leases_of_its_predecessor(module: Any) -> None:
     beats = Beats(module, Book(live=(1,)), now_ms=1000)
-    assert beats.sessions.overdue(beats.book.image, 1000 + QUORUM + SILENCE - 1) is None
-    assert beats.sessions.overdue(beats.book.image, 1000 + QUORUM + SILENCE) == ONE
-    assert beats.sessions.deadline_ms(beats.book.image) == 1000 + QUORUM + SILENCE
+    assert beats.sessions.overdue(beats.book.image, 1000 + LEASES + SILENCE - 1) is None
+    assert beats.sessions.overdue(beats.book.image, 1000 + LEASES + SILENCE) == ONE
+    assert beats.sessions.deadline_ms(beats.book.image) == 1000 + LEASES + SILENCE
 
 
 def whoever_is_fenced_is_not_waited_for(module: Any) -> None:

@@ -113,7 +113,13 @@ def test_whoever_reads_nearby_sees_soon_what_is_committed(world: World) -> None:
     config = with_config(fetch=QUICK["fetch"].__class__(max_wait_ms=500, timeout_ms=1000))
     town = Town(world, config=config, racks={1: "r1", 2: "r2", 3: "r3"})
     leader, near = town.leader() or 0, town.others()[0]
-    town.do(lambda client: fetch(client, town.address(leader), town.place, 0, rack=f"r{near}"))
+
+    def sent_to() -> int:
+        """Whom the leader sends a consumer to that stands there: itself, until the other one has fetched."""
+        asked = town.do(lambda client: fetch(client, town.address(leader), town.place, 0, rack=f"r{near}"))
+        return asked[0].preferred_read_replica
+
+    assert any(sent_to() == near for _ in range(1000))
     town.produce(10)
     town.cluster.until(lambda: town.partition(near).high_watermark == 10, 0.25)
 
