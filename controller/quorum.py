@@ -29,10 +29,10 @@ Time is in milliseconds of a monotonic clock.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from math import inf
 from random import Random
 from typing import Final, NamedTuple, TypeAlias
 
+from tidelog.controller.progress import Progress
 from tidelog.protocol.errors import (
     FencedLeaderEpoch,
     InconsistentClusterId,
@@ -147,21 +147,6 @@ class Candidate:
     until_ms: float
     granted: dict[BrokerId, bytes]
     refused: set[BrokerId] = field(default_factory=set)
-
-
-@dataclass(slots=True)
-class Progress:
-    """How far a voter is, as the leader knows."""
-
-    heard_ms: float
-    """When it fetched last; before it has, when the epoch began."""
-    followed_ms: float = -inf
-    """When it followed for sure. A fetch may have lain unread while others were elected; whoever sends the next one has
-    been answered, or was told who leads, so it followed still when the one before came."""
-    end_offset: Offset = NO_OFFSET
-    """What it has on stable storage; -1: it has not fetched in this epoch."""
-    complete_ms: float = 0
-    """When it had everything."""
 
 
 @dataclass(slots=True)
@@ -582,11 +567,7 @@ class Quorum:
             return False  # an observer, or a voter on another disk
         if any(at <= now_ms for at in self._resigns_at(role)):
             return False  # it gives up at the next tick: what lay unread while it slept does not revive it
-        progress = role.voters[voter]
-        progress.followed_ms, progress.heard_ms = progress.heard_ms, now_ms
-        progress.end_offset = fetch_offset
-        if fetch_offset >= end_offset:
-            progress.complete_ms = now_ms
+        role.voters[voter].fetched(fetch_offset, end_offset, now_ms)
         return self._advance(role)
 
     def _advance(self, role: Leader) -> bool:

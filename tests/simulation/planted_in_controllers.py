@@ -14,7 +14,8 @@ from tidelog.controller.following import Following
 from tidelog.controller.metadata_log import MetadataLog
 from tidelog.controller.observer import Observer
 from tidelog.controller.own_copy import OwnCopy
-from tidelog.controller.quorum import Leader, LogEnd, Progress, Quorum, QuorumState
+from tidelog.controller.progress import Progress
+from tidelog.controller.quorum import Leader, LogEnd, Quorum, QuorumState
 from tidelog.controller.readers import _Waiting
 from tidelog.protocol.types import NO_BROKER
 from tidelog.replication.followership import Truncate
