@@ -25,6 +25,7 @@ from tidelog.controller.ballot import Ballot
 from tidelog.controller.chores import Chores
 from tidelog.controller.config import ControllerConfig
 from tidelog.controller.contacts import Contacts
+from tidelog.controller.description import describe_quorum
 from tidelog.controller.environment import Environment
 from tidelog.controller.facts import (
     METADATA,
@@ -56,6 +57,7 @@ from tidelog.protocol.limits import DEFAULT
 from tidelog.protocol.messages import (
     BeginEpoch,
     BrokerHeartbeat,
+    DescribeQuorum,
     EndEpoch,
     Fetch,
     FetchSnapshot,
@@ -498,6 +500,10 @@ class Controller:
                 self._committed()
         elif isinstance(message, FetchSnapshot):
             self._readers.fetch_snapshot(message, incoming, now_ms)
+        elif isinstance(message, DescribeQuorum):
+            observers = self._readers.observers(now_ms)
+            told = describe_quorum(message, self.quorum, self.metadata, observers, self._addresses, now_ms)
+            incoming.reply(told)
         elif isinstance(message, Vote):
             vote = self.quorum.on_vote(message, now_ms, self.metadata.end)
             self._carry([])

@@ -9,6 +9,7 @@ from typing import Final
 
 from tidelog.controller.facts import METADATA, METADATA_TOPIC_ID
 from tidelog.controller.metadata_log import MetadataLog
+from tidelog.controller.progress import Progress
 from tidelog.controller.quorum import Quorum
 from tidelog.controller.snapshot_file import SnapshotId
 from tidelog.protocol.errors import (
@@ -29,12 +30,14 @@ from tidelog.protocol.messages import (
     PartitionFetch,
     PartitionFetched,
 )
-from tidelog.protocol.types import NO_OFFSET, BrokerId, Epoch
+from tidelog.protocol.types import NO_BROKER, NO_OFFSET, BrokerId, Epoch, Offset
 from tidelog.replication.delayed import Delayed
 from tidelog.replication.fetch import check_place
 
 PIECE_BYTES_MAX: Final = 1 << 20
 """The most of a snapshot that is handed out at a time."""
+OBSERVER_FORGOTTEN_MS: Final = 300_000
+"""For how long it is known of whoever does not vote that it has fetched."""
 
 
 class Readers:
@@ -42,6 +45,7 @@ class Readers:
 
     def __init__(self, metadata: MetadataLog, quorum: Quorum, wake_at: Callable[[int], None]) -> None:
         self.delayed = Delayed()
+        self._observers: dict[tuple[BrokerId, bytes | None], Progress] = {}
         self._metadata = metadata
         self._quorum = quorum
         self._wake_at = wake_at
@@ -75,6 +79,8 @@ class Readers:
             incoming.reply(FetchReply((self._refusal(error),)))
             return False
         committed = False
+        if parts is None:
+            self._observe(request, asked.fetch_offset, log.end_offset, now_ms)
         if parts is None and request.directory_id is not None:
             committed = self._quorum.on_fetch(
                 request.broker_id, request.directory_id, asked.fetch_offset, log.end_offset, now_ms
@@ -85,6 +91,23 @@ class Readers:
         if self.delayed.wait(waiting, (METADATA,), deadline_ms):
             self._wake_at(deadline_ms)
         return committed
+
+    def observers(self, now_ms: int) -> dict[tuple[BrokerId, bytes | None], Progress]:
+        """Who reads and does not vote: brokers, and controllers on a disk that does not count."""
+        for reader, progress in list(self._observers.items()):
+            if progress.silent_ms(now_ms) > OBSERVER_FORGOTTEN_MS:
+                del self._observers[reader]
+        return self._observers
+
+    def _observe(self, request: Fetch, fetch_offset: Offset, log_end: Offset, now_ms: int) -> None:
+        reader = request.broker_id, request.directory_id
+        votes = (self._quorum.directories or {}).get(request.broker_id) == request.directory_id is not None
+        if votes or request.broker_id == NO_BROKER:
+            return
+        progress = self._observers.get(reader)
+        if progress is None:
+            progress = self.observers(now_ms)[reader] = Progress(now_ms)
+        progress.fetched(fetch_offset, log_end, now_ms)
 
     def _hear(self, voter: BrokerId, directory_id: bytes | None, now_ms: int) -> None:
         """A voter is there, but nothing of what it has counts before it has loaded a snapshot."""
@@ -108,6 +131,7 @@ class Readers:
 
     def give_up(self) -> None:
         """The leadership is over: whoever waits is told who leads now, if that is known."""
+        self._observers.clear()
         self.delayed.expire(1 << 62)
 
     def _refusal(self, error: TidelogError) -> PartitionFetched:

@@ -217,13 +217,16 @@ class QuorumMember(Entry, frozen=True):
     """How long ago it fetched last."""
 
     behind_ms: Milliseconds = 0
-    """How long ago it had everything."""
+    """How long ago it had everything; before it has, for how long it is known not to."""
 
     host: Name = ""
     """Where it listens; empty: not known."""
 
     port: Port = 0
     """Its port."""
+
+    controller: Flag = False
+    """Whether it is a controller: as the id of a broker the same number means somebody else."""
 
 
 class DescribeQuorumReply(Reply, frozen=True, tag=79):
