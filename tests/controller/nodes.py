@@ -11,7 +11,8 @@ from tests.controller.book import named
 from tests.storage.logs import Host
 from tidelog.controller.active import ActiveConfig
 from tidelog.controller.config import ControllerConfig
-from tidelog.controller.controller import Controller, Environment
+from tidelog.controller.controller import Controller
+from tidelog.controller.environment import Environment
 from tidelog.controller.following import Address, FollowingConfig
 from tidelog.controller.image import Changes
 from tidelog.controller.liveness import LivenessConfig

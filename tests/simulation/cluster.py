@@ -11,6 +11,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from tests.simulation.controllers_witness import Witness
 from tests.simulation.invariants import Oracle
 from tidelog.broker.broker import Broker
 from tidelog.broker.broker import Environment as BrokerEnvironment
@@ -77,6 +78,8 @@ class Cluster:
         self.nodes: dict[int, Controller] = {}
         """The node of each controller's last life."""
         self.hosts = {number: Host(f"b{number}", world) for number in range(1, brokers + 1)}
+        self.witness = Witness(self.quorum, self._fetch_ms, self.oracle.counts)
+        """Of the quorum; the oracle sees to the brokers."""
         for number in self.quorum:
             self.start_controller(number)
         for number in self.hosts:
@@ -88,10 +91,14 @@ class Cluster:
         """Start a controller's process, after a boot if its machine is dark."""
         self.quorum[number].restart(partial(self._run_controller, number))
 
+    @property
+    def _fetch_ms(self) -> int:
+        """`quorum.fetch.timeout.ms`, in its proportion to the session."""
+        return int(self.config["broker_session_timeout_ms"]) * 2 // 9
+
     async def _run_controller(self, number: int, env: Environment) -> None:
         rng = Random(self.world.rng.getrandbits(64))
-        session_ms = self.config["broker_session_timeout_ms"]
-        fetch_ms = session_ms * 2 // 9
+        session_ms, fetch_ms = self.config["broker_session_timeout_ms"], self._fetch_ms
         config = ControllerConfig(
             node_id=BrokerId(number),
             voters=tuple((n, host.machine.address, CONTROLLER_PORT) for n, host in self.quorum.items()),
@@ -207,7 +214,8 @@ class Cluster:
         }
 
     def look(self) -> None:
-        """Look at every replica of every broker that has had a turn since the last look."""
+        """Look at every replica of every broker that has had a turn since the last look, and at every controller."""
+        self.witness.look(self.nodes)
         for number, broker in self.brokers.items():
             host = self.hosts[number]
             if not broker.serving or host.loop is None or self._looked_at.get(number) == host.loop.turns:

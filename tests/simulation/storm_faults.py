@@ -58,6 +58,8 @@ class Faults:
             self.cut_one_way: 2,
             self.kill_controller: 1,
             self.cut_off_controller: 1,
+            self.pause_controller: 0.5,
+            self.cut_power_of_controller: 0.5,
             self.kill_all: 0.3,
             self.cut_off_leader: 6,
             self.refuse: 2,
@@ -179,7 +181,8 @@ class Faults:
         self.world.counts["all killed"] += 1
         for number in self.cluster.alive():
             self._kill(number)
-        self.kill_controller()
+        for number in self.cluster.quorum:
+            self._kill_controller(number)
 
     def cut_power(self) -> None:
         """A broker's machine loses power, and what was not flushed: in `async` one at a time (I-25).
@@ -200,8 +203,8 @@ class Faults:
         for number, host in self.cluster.hosts.items():
             host.power_cut()
             self._later(self.rng.uniform(0.1, 4), partial(self._start_again, number))
-        self.cluster.controller.power_cut()
-        self._later(self.rng.uniform(0.05, 3), self._start_controller)
+        for number in self.cluster.quorum:
+            self._cut_power_of_controller(number)
 
     def cut_off_leader(self) -> None:
         """A leader and its followers do not reach each other, and clients still reach it: it fills up in vain."""
@@ -210,7 +213,7 @@ class Faults:
             self.world.counts["leader cut off"] += 1
             leader = self.cluster.hosts[self.rng.choice(leaders)]
             seconds = self.rng.uniform(1.8, 4.5)
-            for other in (*self.cluster.hosts.values(), self.cluster.controller):
+            for other in (*self.cluster.hosts.values(), *self.cluster.quorum.values()):
                 if other is not leader:
                     self.world.network.partition(leader.name, other.name)
                     self._later(seconds, partial(self.world.network.heal, leader.name, other.name))
@@ -218,12 +221,12 @@ class Faults:
     def _in_sync(self, number: int, than: int) -> bool:
         """Whether a later life of that broker than this one is in every ISR."""
         broker = self.cluster.brokers.get(number)
-        image = self.cluster.controllers[-1].working
+        image = self.cluster.image
         return (
             self.cluster.hosts[number].life > than
             and broker is not None
             and broker.serving
-            and self.cluster.controller.alive
+            and self.cluster.active is not None
             and image.live_epoch(BrokerId(number)) == broker.replicas.around.my_epoch
             and all(number in state.isr for state in image.partitions.values())
         )
@@ -238,7 +241,7 @@ class Faults:
             self._later(self.rng.uniform(0.1, 5), host.resume)
 
     def _pair(self) -> tuple[Host, Host]:
-        hosts = [*self.cluster.hosts.values(), self.cluster.controller]
+        hosts = [*self.cluster.hosts.values(), *self.cluster.quorum.values()]
         one, other = self.rng.sample(hosts, 2)
         return one, other
 
@@ -256,24 +259,53 @@ class Faults:
         self.world.network.partition(one.name, other.name, both=False)
         self._later(self.rng.uniform(0.1, 6), partial(self.world.network.heal, one.name, other.name))
 
-    def kill_controller(self) -> None:
-        """SIGKILL for the controller."""
-        if self.cluster.controller.alive:
-            self.world.counts["controller killed"] += 1
-            self.cluster.controller.kill()
-            self._later(self.rng.uniform(0.05, 3), self._start_controller)
+    # ── controllers ───────────────────────────────────────────────────────────────────────────────
 
-    def _start_controller(self) -> None:
-        if not self.cluster.controller.alive:
-            self.cluster.start_controller()
+    def _some_controller(self) -> int:
+        """The active one, or any."""
+        active = self.cluster.active
+        return active[0] if active and self.rng.random() < 0.5 else self.rng.choice(list(self.cluster.quorum))
+
+    def kill_controller(self) -> None:
+        """SIGKILL for a controller."""
+        self._kill_controller(self._some_controller())
+
+    def _kill_controller(self, number: int) -> None:
+        if self.cluster.quorum[number].alive:
+            self.world.counts["controller killed"] += 1
+            self.cluster.quorum[number].kill()
+            self._later(self.rng.uniform(0.05, 3), partial(self._start_controller, number))
+
+    def cut_power_of_controller(self) -> None:
+        """A controller's machine loses power: what it had promised or counted as committed is on its disk."""
+        self._cut_power_of_controller(self._some_controller())
+
+    def _cut_power_of_controller(self, number: int) -> None:
+        self.world.counts["power of a controller cut"] += 1
+        self.cluster.quorum[number].power_cut()
+        self._later(self.rng.uniform(0.05, 3), partial(self._start_controller, number))
+
+    def _start_controller(self, number: int) -> None:
+        if not self.cluster.quorum[number].alive:
+            self.cluster.start_controller(number)
+
+    def pause_controller(self) -> None:
+        """SIGSTOP for a controller, and SIGCONT some time later."""
+        host = self.cluster.quorum[self._some_controller()]
+        if host.alive and not host.stopped:
+            self.world.counts["controller paused"] += 1
+            host.stop()
+            self._later(self.rng.uniform(0.1, 5), host.resume)
 
     def cut_off_controller(self) -> None:
-        """Nobody reaches the controller for a while."""
+        """Nobody reaches some controller for a while."""
         self.world.counts["controller cut off"] += 1
-        for host in self.cluster.hosts.values():
-            self.world.network.partition(host.name, self.cluster.controller.name)
-            heal = partial(self.world.network.heal, host.name, self.cluster.controller.name)
-            self._later(self.rng.uniform(0.1, 4), heal)
+        cut = self.cluster.quorum[self._some_controller()]
+        for host in (*self.cluster.hosts.values(), *self.cluster.quorum.values()):
+            if host is not cut:
+                self.world.network.partition(host.name, cut.name)
+                heal = partial(self.world.network.heal, host.name, cut.name)
+                self._later(self.rng.uniform(0.1, 4), heal)
 
     def refuse(self) -> None:
         """Something on the way refuses for a living broker: only a paused one is taken for dead (DECISIONS 3)."""

@@ -46,6 +46,8 @@ class Weather:
     partitions: int = 2
     producers: int = 3
     consumers: int = 1
+    controllers: int = 0
+    """How many; 0: as the seed has it."""
     config: tuple[tuple[str, str], ...] = ()
     """Settings of the topic."""
     defaults: bool = False
@@ -61,7 +63,8 @@ class Storm:
         self.world = world
         self.rng = world.rng
         self.weather = weather
-        self.cluster = Cluster(world, config=DEFAULTS if weather.defaults else QUICK)
+        controllers = weather.controllers or self.rng.choice([1, 3, 3, 3, 5])
+        self.cluster = Cluster(world, controllers=controllers, config=DEFAULTS if weather.defaults else QUICK)
         oracle = self.cluster.oracle
         self.history = History(
             committed=oracle.end,
