@@ -167,8 +167,6 @@ class Controller:
             await listener.wait_closed()
             self._closing = True
             self._appended.set()
-        if self._at_work:
-            self._chores.appended()
             await flushes
             for task in list(self._tasks):
                 task.cancel()
@@ -375,6 +373,8 @@ class Controller:
                 "quorum.votes_not id=%d: another disk is named for it; it only follows", self.node_id
             )
         self._appended.set()
+        if self._at_work:
+            self._chores.appended()
         self._touched()
 
     def _touched(self) -> None:
