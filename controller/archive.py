@@ -96,7 +96,10 @@ class Archive:
     async def fetch(
         self, ask: Callable[[FetchSnapshot], Awaitable[tuple[Reply, Buffer]]], wanted: EpochEnd
     ) -> Image:
-        """Get that snapshot from whoever leads, begin the log anew at its end, and load it."""
+        """Get that snapshot from whoever leads, load it, and begin the log anew at its end.
+
+        Its image is to take the place of what the log said before in the same turn; then call `installed`.
+        """
         receiving = self.snapshots.receiving(SnapshotId(wanted.end_offset, wanted.epoch))
         try:
             while not receiving.complete:
@@ -111,14 +114,18 @@ class Archive:
             logger.warning("metadata.snapshot %s", corrupt)
             raise ConnectionFailed(str(corrupt)) from corrupt
         self.snapshots.add(receiving)
+        image = await self._load()
         while self.log.is_flushing:  # noqa: ASYNC110 -- rare, and no reason to tell every flusher of us
             await asyncio.sleep(_POLL_S)
         begins = self.snapshots.where_to_begin(self.log.log_start, self.log.end_offset, self.log.epochs)
         if begins is not None:
             self.log.truncate_fully_and_start_at(begins)
+        return image
+
+    async def installed(self) -> None:
+        """The image that was fetched is in use: what came before it is not needed any more."""
         await self._save_log_start()
         self.snapshots.remove_old(self.log.log_start)
-        return await self._load()
 
     async def _load(self) -> Image:
         newest = self.snapshots.newest

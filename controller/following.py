@@ -250,13 +250,17 @@ class Following:
             asked = followership.ask(copy.view())
             try:
                 entry, data = await self._fetch(connection, asked)
+                image = None
                 if entry.snapshot is not None and not entry.error:
                     ask = partial(self._fetch_snapshot, connection, asked.leader_epoch)
-                    copy.installed(await copy.archive.fetch(ask, entry.snapshot))
-                    continue
+                    image = await copy.archive.fetch(ask, entry.snapshot)
             except TidelogError as error:
                 logger.info("controller.lost id=%d error=%r", controller, str(error))
                 return self.connection is connection
+            if image is not None:
+                copy.installed(image)
+                await copy.archive.installed()
+                continue
             if entry.error in _NOT_HERE:
                 hint = entry.current_leader
                 if hint is not None and hint == Leader(NO_BROKER, copy.quorum_epoch):
