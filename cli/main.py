@@ -20,7 +20,7 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from tidelog import __version__
-from tidelog.cli.options import output_option
+from tidelog.cli.options import connection_options, output_option
 
 FAILED: Final = 1
 INTERRUPTED: Final = 130
@@ -35,6 +35,7 @@ class Noun(NamedTuple):
 
 
 NOUNS: Final[Mapping[str, Noun]] = {
+    "cluster": Noun("tidelog.cli.cluster", "cluster", "Look at a cluster as a whole."),
     "log": Noun("tidelog.cli.log", "log", "Look into a log on disk; needs no broker."),
 }
 
@@ -84,6 +85,7 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, nouns=NOUNS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="tidelog", message="%(prog)s %(version)s")
+@connection_options
 @output_option
 @click.pass_context
 def tidelog(ctx: click.Context) -> None:

@@ -5,8 +5,9 @@
 The one behind the verb wins. What a verb cannot do is refused by name, never ignored.
 """
 
+import os
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal, TypeAlias, TypeVar, get_args
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 import click
 
@@ -16,6 +17,12 @@ Layout: TypeAlias = Literal["text", "json", "kafka"]
 LAYOUTS: Final[tuple[Layout, ...]] = get_args(Layout)
 
 _KEY: Final = "tidelog.layout"
+
+BOOTSTRAP: Final = "127.0.0.1:9092"
+BOOTSTRAP_VARIABLE: Final = "TIDELOG_BOOTSTRAP"
+_BOOTSTRAP_KEY: Final = "tidelog.bootstrap"
+TIMEOUT_S: Final = 5.0
+_TIMEOUT_KEY: Final = "tidelog.timeout"
 
 Callback = TypeVar("Callback", bound=Callable[..., Any] | click.Command)
 
@@ -39,6 +46,73 @@ def layout(ctx: click.Context, *offered: Layout) -> Layout:
         others = " or ".join(f"-o {name}" for name in offered)
         raise click.UsageError(f"`{ctx.command_path}` has no {asked} layout: use {others}", ctx)
     return asked
+
+
+class Address(NamedTuple):
+    """Where a node listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def connection_options(callback: Callback) -> Callback:
+    """Add `-b` and `--timeout`; the verb asks `bootstrap` and `timeout_ms` what was said."""
+    timeout = click.option(
+        "--timeout",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="SECONDS",
+        expose_value=False,
+        callback=_remember_timeout,
+        help=f"How long an answer may take. [default: {TIMEOUT_S:g}]",
+    )
+    where = click.option(
+        "-b",
+        "--bootstrap",
+        metavar="HOST:PORT,...",
+        expose_value=False,
+        callback=_remember_bootstrap,
+        help=f"Where the cluster is: brokers of it. [env: {BOOTSTRAP_VARIABLE}; default: {BOOTSTRAP}]",
+    )
+    return where(timeout(callback))
+
+
+def bootstrap(ctx: click.Context) -> list[Address]:
+    """Where to ask: what was said, or the environment says, or the default."""
+    said: list[Address] | None = ctx.meta.get(_BOOTSTRAP_KEY)
+    if said is not None:
+        return said
+    return _addresses(os.environ.get(BOOTSTRAP_VARIABLE) or BOOTSTRAP, f"{BOOTSTRAP_VARIABLE}=", ctx)
+
+
+def timeout_ms(ctx: click.Context) -> float:
+    """How long an answer may take."""
+    seconds: float = ctx.meta.get(_TIMEOUT_KEY, TIMEOUT_S)
+    return seconds * 1000
+
+
+def _addresses(text: str, where: str, ctx: click.Context) -> list[Address]:
+    found = []
+    for word in filter(None, (word.strip() for word in text.split(","))):
+        host, colon, port = word.rpartition(":")
+        if not (colon and host and port.isdecimal() and 0 < int(port) < 1 << 16):
+            raise click.UsageError(f"{where}{word} is no HOST:PORT, as {BOOTSTRAP} is", ctx)
+        found.append(Address(host.removeprefix("[").removesuffix("]"), int(port)))
+    if not found:
+        raise click.UsageError(f"{where}{text} names nobody: it must be HOST:PORT, as {BOOTSTRAP}", ctx)
+    return found
+
+
+def _remember_bootstrap(ctx: click.Context, _option: click.Parameter, asked: str | None) -> None:
+    if asked is not None:
+        ctx.meta[_BOOTSTRAP_KEY] = _addresses(asked, "--bootstrap ", ctx)
+
+
+def _remember_timeout(ctx: click.Context, _option: click.Parameter, asked: float | None) -> None:
+    if asked is not None:
+        ctx.meta[_TIMEOUT_KEY] = asked
 
 
 def _remember(ctx: click.Context, _option: click.Parameter, asked: Layout | None) -> None:

@@ -12,6 +12,8 @@ What it keeps true:
 import asyncio
 import logging
 import os
+import re
+import socket
 from collections.abc import Callable
 from typing import TypeAlias, cast
 
@@ -357,7 +359,18 @@ async def connect(
                 connection.abort()
                 raise
     except OSError as error:
-        # TimeoutError is both the system's (with a number) and asyncio's.
-        cause = os.strerror(error.errno) if error.errno else str(error) or f"no answer in {timeout_ms:.0f} ms"
-        raise ConnectionFailed(f"{host}:{port}: {cause}") from error
+        raise ConnectionFailed(f"{host}:{port}: {_words(error, timeout_ms)}") from error
     return connection
+
+
+def _words(error: OSError, timeout_ms: float) -> str:
+    """What is wrong, in the words of the system."""
+    if isinstance(error, socket.gaierror):
+        return f"the host is not known: {error.strerror}"
+    if error.errno:  # TimeoutError is both the system's (with a number) and asyncio's
+        return os.strerror(error.errno)
+    # asyncio has tried all that a name means, and knows an error for each.
+    numbers = {int(number) for number in re.findall(r"\[Errno (\d+)\]", str(error))}
+    if len(numbers) == 1:
+        return os.strerror(numbers.pop())
+    return str(error) or f"no answer in {timeout_ms:.0f} ms"
