@@ -88,7 +88,8 @@ class Follower:
 class Proposal:
     """Another ISR, as it was proposed to the controller and not yet decided."""
 
-    kind: Literal["expand", "shrink"]
+    kind: Literal["expand", "shrink", "confirm"]
+    """`confirm`: the same ISR, but an unclean election is over: its leader is up."""
     isr: tuple[BrokerId, ...]
     partition_epoch: Epoch
     """Of the state that it is to follow."""
@@ -102,6 +103,8 @@ class Alteration:
     leader_epoch: Epoch
     partition_epoch: Epoch
     members: tuple[tuple[BrokerId, Epoch], ...]
+    recovered: bool = False
+    """Whether the leader of an unclean election says that it is up."""
 
 
 class Leadership:
@@ -338,6 +341,8 @@ class Leadership:
             isr = tuple(r for r in self.state.isr if r == self._me or self.caught_up(r, now_ms))
             if len(isr) < len(self.state.isr):
                 self._propose("shrink", isr)
+            elif self.state.recovering:
+                self._propose("confirm", self.state.isr)
         return self._advance(now_ms)
 
     # ── proposals and their answers ───────────────────────────────────────────────────────────────
@@ -350,7 +355,13 @@ class Leadership:
         self._alter_seq += 1
         self._stage = "sent"
         members = tuple((member, self._epoch_of(member)) for member in self.pending.isr)
-        return Alteration(self._alter_seq, self.state.leader_epoch, self.pending.partition_epoch, members)
+        return Alteration(
+            self._alter_seq,
+            self.state.leader_epoch,
+            self.pending.partition_epoch,
+            members,
+            recovered=self.state.recovering,
+        )
 
     @property
     def is_proposing(self) -> bool:
@@ -400,7 +411,7 @@ class Leadership:
         ):
             self._propose("expand", (*self.state.isr, follower))
 
-    def _propose(self, kind: Literal["expand", "shrink"], isr: tuple[BrokerId, ...]) -> None:
+    def _propose(self, kind: Literal["expand", "shrink", "confirm"], isr: tuple[BrokerId, ...]) -> None:
         self.pending = Proposal(kind, isr, self.state.partition_epoch)
         self._stage = "unsent"
 

@@ -104,6 +104,7 @@ class Proposer:
                     alteration.partition_epoch,
                     alteration.alter_seq,
                     tuple(IsrMember(member, epoch) for member, epoch in alteration.members),
+                    alteration.recovered,
                 )
                 for place, (_, alteration) in asked.items()
             ),

@@ -144,3 +144,31 @@ def test_a_refused_proposal_is_repeated_when_the_image_changes() -> None:
     led.refused(led.send(), errors.IneligibleReplica)
     led.image_changed()
     assert led.proposed == (1, 2, 3)
+
+
+# ── unclean elections ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_leader_of_an_unclean_election_says_that_it_is_up() -> None:
+    """4.8: with the ISR as it is; whoever waits for the high watermark waits no longer by it."""
+    led = Led(isr=(1,), min_isr=1, recovering=True, end=10)
+    led.leader.tick(0)
+    sent = led.send()
+    assert (sent.recovered, [member for member, _ in sent.members]) == (True, [1])
+    assert led.leader.maximal_isr == {1}
+    led.adopt(recovering=False)
+    led.leader.tick(LAG_MAX_MS)
+    assert led.leader.alteration() is None
+
+
+def test_a_follower_that_joins_after_an_unclean_election_brings_the_confirmation_with_it() -> None:
+    led = Led(isr=(1,), min_isr=1, recovering=True, end=10)
+    led.fetch(3, 10)
+    sent = led.send()
+    assert (sent.recovered, [member for member, _ in sent.members]) == (True, [1, 3])
+
+
+def test_without_an_unclean_election_nothing_is_confirmed() -> None:
+    led = outside()
+    led.fetch(3, 10)
+    assert not led.send().recovered
