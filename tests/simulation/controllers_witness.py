@@ -109,9 +109,6 @@ class Witness:
         assert quorum.high_watermark >= seen.high_watermark, f"c{number}: {quorum.high_watermark} < {seen}"
         seen.high_watermark = quorum.high_watermark
         assert metadata.committed.end_offset == quorum.high_watermark, (metadata, quorum.high_watermark)
-        if log.log_start > metadata.working.end_offset:
-            self.counts["looks while a snapshot is installed"] += 1
-            return
         assert metadata.working.end_offset == log.end_offset, (metadata, metadata.working.end_offset)
         self._durable[number] = max(min(self._durable[number], log.end_offset), log.durable_offset)
         cut = log.end_offset < seen.end
@@ -155,6 +152,7 @@ class Witness:
         """More is committed, as this node says."""
         metadata, before = seen.node.metadata, self.end
         upto = metadata.committed.end_offset
+        self.counts["snapshots loaded"] += metadata.log.log_start > seen.committed
         for base, placed, batch in batches(metadata.log, seen.committed, upto):
             if base >= self.end:
                 assert base == self.end, (

@@ -272,12 +272,10 @@ IN_STORMS: list[Plant] = [
     committed_without_the_first_record,
     active_before_its_first_record_is_committed,
     lost_leaderships_count_as_success,
-    cut_below_what_is_committed,
     a_new_disk_votes,
     decided_on_what_was_cut,
     following_while_it_leads,
     votes_for_whoever_asks,
     committed_by_the_leader_alone,
     fetches_that_claim_what_is_not_flushed,
-    two_votes_in_an_epoch,
 ]

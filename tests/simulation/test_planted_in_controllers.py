@@ -33,6 +33,10 @@ SPOILED: list[tuple[Plant, Callable[[World], None]]] = [
         planted.two_votes_in_an_epoch,
         stories.test_a_controller_votes_once_in_an_epoch_whatever_becomes_of_its_process,
     ),
+    (
+        planted.cut_below_what_is_committed,
+        stories.test_what_a_leader_that_was_cut_off_could_not_commit_is_cut_off,
+    ),
     (planted.nobody_is_looked_for, stories.test_a_killed_broker_is_fenced_within_a_second),
     (planted.whoever_hangs_up_is_dead, stories.test_one_that_hangs_up_and_lives_is_not_fenced),
     (planted.stopped_without_a_word, stories.test_one_that_stops_hands_over_at_once),
