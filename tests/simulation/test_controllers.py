@@ -117,7 +117,22 @@ def test_what_a_leader_that_was_cut_off_could_not_commit_is_cut_off(world: World
     quorum.until(quorum.settled)
     quorum.all_read()
     assert quorum.result(made).topics[0].error == 0
+    assert "orders" in quorum.leader.working.topic_ids
     assert world.counts["tails cut"] == 1
+
+
+def test_who_lacks_what_is_committed_does_not_lead(world: World) -> None:
+    quorum = settled(world)
+    leader = quorum.until_active()
+    behind, complete = quorum.others(leader)
+    quorum.hosts[behind].kill()
+    assert not asked(quorum, quorum.members[ONE], quorum.members[ONE].create("orders")).topics[0].error
+    quorum.hosts[leader].kill()
+    quorum.hosts[complete].kill()
+    quorum.start(behind)
+    quorum.run_for(0.1)
+    quorum.start(complete)
+    assert quorum.until_active() == complete
 
 
 def test_one_that_stops_hands_over_at_once(world: World) -> None:
