@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from tidelog.controller.active import Active
 from tidelog.controller.facts import Place
+from tidelog.controller.recovery import ASK_AGAIN_MS, Todo
 from tidelog.protocol.bounds import Bounds
-from tidelog.protocol.errors import TidelogError
+from tidelog.protocol.errors import DiskFull, TidelogError
 from tidelog.protocol.io import connect
 from tidelog.protocol.messages import GetReplicaLogInfo, GetReplicaLogInfoReply, PartitionIndex
 from tidelog.protocol.settings import CLUSTER, number
@@ -76,7 +77,8 @@ class Chores:
             end = self._active.image.end_offset
             await asyncio.sleep(self._idle_ms / 1000)
             if self._active.image.end_offset == end:
-                self._active.idle()
+                with contextlib.suppress(DiskFull):
+                    self._active.idle()
 
     async def _rebalance(self) -> None:
         while True:
@@ -88,7 +90,10 @@ class Chores:
     async def _recover(self) -> None:
         while True:
             now_ms = self._now_ms()
-            todo = self._active.recover(now_ms)
+            try:
+                todo = self._active.recover(now_ms)
+            except DiskFull:
+                todo = Todo({}, [], now_ms + ASK_AGAIN_MS)
             for broker, places in todo.ask.items():
                 self._spawn(self._ask(broker, places))
             wait_s = None if todo.next_ms is None else max(todo.next_ms - now_ms, 1) / 1000

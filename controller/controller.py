@@ -47,6 +47,7 @@ from tidelog.controller.readers import Readers
 from tidelog.protocol.bounds import Bounds
 from tidelog.protocol.errors import (
     DamagedLog,
+    DiskFull,
     InconsistentClusterId,
     NotController,
     TidelogError,
@@ -80,6 +81,8 @@ from tidelog.storage.open_segments import OpenSegments
 
 logger = logging.getLogger(__name__)
 
+_FULL_S: Final = 1.0
+"""How soon a full disk is tried again."""
 _CHECKPOINT_S: Final = 5.0
 """How often it is written down how far the log is committed: a restart replays from there."""
 
@@ -309,7 +312,7 @@ class Controller:
             self._lead_no_more()
         for step in steps:
             if isinstance(step, Lead):
-                self._lead(step)
+                self._try_to_lead(step)
             else:
                 self._spawn(self._send(step))
         self._quorum_moved.set()
@@ -322,6 +325,13 @@ class Controller:
             return
         if isinstance(step.request, Vote) and isinstance(reply, VoteReply):
             self._carry(self.quorum.on_vote_reply(step.request, reply, self._now_ms(), self.metadata.end))
+
+    def _try_to_lead(self, step: Lead) -> None:
+        try:
+            self._lead(step)
+        except DiskFull as full:
+            logger.warning("quorum.leads_not id=%d %s", self.node_id, full)
+            self._carry(self.quorum.resign(self._now_ms()))
 
     def _lead(self, step: Lead) -> None:
         """The election is won: the first record says so, and what the cluster is if it is the first of all."""
@@ -395,7 +405,12 @@ class Controller:
                 await self._appended.wait()
                 continue
             await in_a_thread(flush.run)
-            self.metadata.log.end_flush(flush)
+            try:
+                self.metadata.log.end_flush(flush)
+            except DiskFull as full:
+                logger.warning("quorum.flush_refused id=%d %s", self.node_id, full)
+                await asyncio.sleep(_FULL_S)
+                continue
             self._copy.durable.set()
             if self.quorum.flushed(self.metadata.log.durable_offset):
                 self._committed()
@@ -578,6 +593,7 @@ class Controller:
         return NotController(f"controller {self.node_id} leads no more: whether it was done is not known")
 
     async def _drive(self, active: Active, steps: Generator[None, None, None]) -> None:
-        """What nobody waits for, step by step, as long as this leadership lasts."""
-        while active is self.active and next(steps, steps) is not steps:  # noqa: ASYNC110 -- others are served
-            await asyncio.sleep(0)
+        """What nobody waits for, step by step, as long as this leadership lasts. A full disk ends it before."""
+        with contextlib.suppress(DiskFull):
+            while active is self.active and next(steps, steps) is not steps:  # noqa: ASYNC110 -- others are served
+                await asyncio.sleep(0)

@@ -20,7 +20,8 @@ from tidelog.controller.archive import Archive
 from tidelog.controller.facts import Fact, Voter, encode_facts
 from tidelog.controller.image import Image
 from tidelog.controller.quorum import LogEnd
-from tidelog.protocol.batch import walk
+from tidelog.protocol.batch import stamp, walk
+from tidelog.protocol.errors import TidelogError
 from tidelog.protocol.types import BrokerId, Epoch, Offset
 
 READ_BYTES: Final = 1 << 20
@@ -57,12 +58,20 @@ class MetadataLog:
         return self.working.voters
 
     def append(self, facts: Sequence[Fact], epoch: Epoch, now_ms: int) -> Offset:
-        """All of this holds for what is decided from now on. Where the first of them stands."""
+        """All of this holds for what is decided from now on. Where the first of them stands.
+
+        It is tried on the image before it is written: what cannot be would stop every node, after every restart.
+        """
         base = self.log.end_offset
         if facts:
             batch = encode_facts(facts, now_ms)
-            self.log.append(batch, epoch, now_ms)
-            self.working.replay(batch)
+            stamp(batch, base, epoch)
+            try:
+                self.working.replay(batch)
+                self.log.append(batch, epoch, now_ms)
+            except TidelogError:
+                self.cut()
+                raise
         return base
 
     def grown(self) -> None:
