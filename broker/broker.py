@@ -67,6 +67,7 @@ from tidelog.protocol.messages import (
     Request,
     Welcome,
 )
+from tidelog.protocol.settings import BROKER, CLUSTER, MOVE_RATE, number
 from tidelog.protocol.types import BrokerId
 from tidelog.replication.breathing import breathing
 from tidelog.replication.deadlines import Deadlines
@@ -140,6 +141,7 @@ class Broker:
         """The task that flushes, once there are replicas."""
         self._proposer: Proposer
         self._deadlines: Deadlines
+        self._throttle = Throttle(config.replication_throttled_rate_bytes_s)
         self._fetchers: dict[BrokerId, tuple[Fetcher, asyncio.Task[None]]] = {}
         self._group: asyncio.TaskGroup
         self._context: Context
@@ -291,7 +293,6 @@ class Broker:
             call=lambda build: self.observer.call(build, config.broker_session_timeout_ms),
             rng=self._env.rng,
         )
-        rate = config.replication_throttled_rate_bytes_s
         self._context = Context(
             self.replicas,
             image,
@@ -301,12 +302,12 @@ class Broker:
             self._ask_controller,
             quorum_epoch=lambda: self.observer.quorum_epoch,
             crash_kind=lambda: max(self._crash_kind, int(self._life.worst)),
-            throttle=Throttle(rate) if rate is not None else None,
+            throttle=self._throttle,
             hwm_propagation_ms=config.hwm_propagation_ms,
         )
         self._set_strays_aside()
         self.serving = True
-        self._adopt(Changes(tuple(image.partitions), tuple(image.brokers), (), ()))
+        self._adopt(Changes(tuple(image.partitions), tuple(image.brokers), (), tuple(image.configs)))
 
     def _run_delayed_soon(self) -> None:
         """Once for all that happens in this turn of the loop (DECISIONS 17)."""
@@ -345,6 +346,8 @@ class Broker:
         }
         gone = [place for place in changes.partitions if place not in image.partitions]
         replicas.adopt(changed, gone, now_ms, self._clocks.wall_ms())
+        if changes.configs:
+            self._throttle.limit(self._move_rate())
         if changes.brokers:
             replicas.image_changed(now_ms)
         for place in changed:
@@ -352,6 +355,13 @@ class Broker:
             if partition is not None and partition.leadership is not None:
                 self._flusher.appended(partition)  # in group mode its own log counts only when it is flushed
         self._fetch_from(replicas.leaders())
+
+    def _move_rate(self) -> int | None:
+        """What may go to replicas that are being added: what the moves say, else what holds for this broker."""
+        configs, me = self.observer.image.configs, str(self.config.broker_id)
+        moves = number(configs, CLUSTER, "", MOVE_RATE)
+        set_here = number(configs, BROKER, me, "leader.replication.throttled.rate")
+        return moves or set_here or self.config.replication_throttled_rate_bytes_s
 
     def _fetch_from(self, leaders: set[BrokerId]) -> None:
         for leader in [leader for leader in self._fetchers if leader not in leaders]:

@@ -68,8 +68,8 @@ class Context:
     """The newest epoch of the quorum that this broker has heard of."""
     crash_kind: Callable[[], int] = lambda: 0
     """The worst end of a process on this disk since the registration before, as a `CrashKind`."""
-    throttle: Throttle | None = None
-    """What replicas that are being added may take; None: as much as they like."""
+    throttle: Throttle = field(default_factory=Throttle)
+    """What replicas that are being added may take."""
     hwm_propagation_ms: int = 100
     """How soon followers hear of a new high watermark while consumers read from them."""
 
@@ -92,7 +92,3 @@ class Context:
         """Whom a client should ask, as far as is known here."""
         known = self.image.partitions.get((topic_id, index))
         return Leader(known.leader, known.leader_epoch) if known and known.leader != NO_BROKER else None
-
-    def throttle_room(self, now_ms: int) -> int:
-        """How many bytes may go to replicas that are being added."""
-        return self.throttle.room(now_ms) if self.throttle is not None else 1 << 31

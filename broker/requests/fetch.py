@@ -147,7 +147,7 @@ class _Waiting:
             end = partition.high_watermark
         else:
             partition.led(asked.current_leader_epoch, to_replica=True)
-            if self._throttled(partition) and self.context.throttle_room(now_ms) == 0:
+            if self._throttled(partition) and self.context.throttle.room(now_ms) == 0:
                 return 0
             told = self.session.told.get((asked.topic_id, asked.index))
             if told is not None and told.log_start < partition.log.log_start:
@@ -243,9 +243,9 @@ class _Waiting:
         partition, now_ms = self._partition(asked), self.context.clocks.now_ms()
         throttled = self._throttled(partition)
         if throttled:
-            room = min(room, self.context.throttle_room(now_ms))
+            room = min(room, self.context.throttle.room(now_ms))
         found = partition.read_for_follower(asked, self.request.broker_id, self.request.broker_epoch, room)
-        if throttled and self.context.throttle is not None:
+        if throttled:
             self.context.throttle.spent(len(found.data))
         entry = PartitionFetched(
             asked.topic_id,

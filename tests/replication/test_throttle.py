@@ -2,7 +2,7 @@
 
 from random import Random
 
-from tidelog.replication.throttle import Throttle
+from tidelog.replication.throttle import UNLIMITED, Throttle
 
 
 def test_a_second_is_there_at_first_and_then_it_fills_with_time() -> None:
@@ -36,3 +36,22 @@ def test_over_any_stretch_no_more_than_the_rate_leaves() -> None:
             sent += count
         assert sent <= 1000 + 300 + now_ms
     assert sent > 95_000
+
+
+def test_without_a_rate_everything_goes() -> None:
+    throttle = Throttle()
+    throttle.spent(1 << 40)
+    assert throttle.room(0) == UNLIMITED
+
+
+def test_the_rate_may_change_and_what_is_owed_stays_owed() -> None:
+    throttle = Throttle()
+    throttle.limit(1000)
+    assert throttle.room(0) == 1000
+    throttle.spent(1500)
+    throttle.limit(100)
+    assert [throttle.room(at) for at in (0, 5000, 6000)] == [0, 0, 100]
+    throttle.limit(None)
+    assert throttle.room(6000) == UNLIMITED
+    throttle.limit(10)
+    assert throttle.room(6000) == 10
