@@ -58,6 +58,8 @@ class Seen:
     partition_epoch: int
     log_start: Offset
     begun_anew: int
+    log: Log
+    """Moved away and back again, a partition has another one, and had nothing in it."""
 
 
 class Oracle:
@@ -71,16 +73,21 @@ class Oracle:
         self.counts: Counter[str] = Counter()
         """What happened, to show that the storm was one."""
         self._isrs: dict[Place, tuple[int, int]] = {}
+        self._given_up: set[Place] = set()
 
     def look(self, life: Life, place: Place, partition: Partition) -> None:
         """One replica, after its broker's loop has turned."""
+        if place in self._given_up:
+            return
         log, high_watermark = partition.log, partition.high_watermark
         leads = partition.leadership is not None
         seen = self._seen.get((life, place))
+        if seen is not None and seen.log is not log:
+            seen = None
         state = partition.state
         partition_epoch = state.partition_epoch if state is not None else -1
         now = Seen(
-            high_watermark, log.end_offset, leads, partition_epoch, log.log_start, partition.begun_anew
+            high_watermark, log.end_offset, leads, partition_epoch, log.log_start, partition.begun_anew, log
         )
         if seen is not None and seen == now:
             return
@@ -115,8 +122,14 @@ class Oracle:
                 self.counts["ISR shrinks" if size < before else "ISR expansions"] += 1
             self._isrs[place] = partition_epoch, size
 
+    def give_up(self, place: Place) -> None:
+        """Somebody is about to lead who lacks committed records: nothing of it can be relied upon any more."""
+        self._given_up.add(place)
+
     def end(self, place: Place) -> Offset:
-        """How far the partition is committed."""
+        """How far the partition is committed; nobody knows where it was given up."""
+        if place in self._given_up:
+            return 1 << 62
         known = self.committed.get(place)
         return known.end if known is not None else 0
 
@@ -143,6 +156,8 @@ class Oracle:
 
     def compare(self, life: Life, place: Place, partition: Partition) -> None:
         """All that a replica holds below its high watermark, byte for byte, and its epochs."""
+        if place in self._given_up:
+            return
         known = self.committed.get(place, Committed())
         self._same_bytes(life, partition, known, partition.log.log_start, partition.high_watermark)
         _pure_epochs(life, partition.log)
