@@ -16,10 +16,11 @@ controllers have written or a replay has gone astray:
 * The indexes are what `Indexes.of` computes from scratch.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import singledispatchmethod
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from operator import attrgetter
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -53,6 +54,10 @@ K = TypeVar("K")
 
 ConfigKey: TypeAlias = tuple[str, str, str]
 """Of what kind of thing (`cluster`, `broker`, `topic`, `group`), of which one, and which setting."""
+
+
+FACTS_PER_STEP: Final = 50
+"""Facts that are added up before an event loop may breathe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +98,16 @@ class PartitionState:
 
     def created(self) -> PartitionCreated:
         """The fact that begins with this state."""
-        return PartitionCreated(**_fields(self))
+        return PartitionCreated(*_fields_of(self))
 
     def changed(self) -> PartitionChanged:
         """The fact that leads to this state."""
-        return PartitionChanged(**_fields(self))
+        return PartitionChanged(*_fields_of(self))
 
 
-def _fields(state: PartitionState) -> dict[str, Any]:
-    return {name: getattr(state, name) for name in state.__slots__}
+_fields_of: Final = attrgetter(*PartitionState.__slots__)
+"""All that a partition's state says, or a fact about it, in the order of both."""
+assert PartitionState.__slots__ == PartitionFact.__struct_fields__
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,25 +180,55 @@ class Indexes:
 
     def enter(self, state: PartitionState) -> None:
         """A partition has this state."""
+        place = state.place
         for index, brokers in self._of(state):
             for broker in brokers:
-                index.setdefault(broker, set()).add(state.place)
+                _enter(index, broker, place)
         if state.leader == NO_BROKER:
-            self.leaderless.add(state.place)
+            self.leaderless.add(place)
 
     def leave(self, state: PartitionState) -> None:
         """It had this state until now."""
+        place = state.place
         for index, brokers in self._of(state):
             for broker in brokers:
-                index[broker].remove(state.place)
-                if not index[broker]:
-                    del index[broker]
-        self.leaderless.discard(state.place)
+                _leave(index, broker, place)
+        self.leaderless.discard(place)
+
+    def move(self, before: PartitionState, after: PartitionState) -> None:
+        """It had one state until now and has another: where nothing differs, nothing is done."""
+        place = after.place
+        for (index, old), (_, new) in zip(self._of(before), self._of(after), strict=True):
+            if old != new:
+                for broker in old:
+                    if broker not in new:
+                        _leave(index, broker, place)
+                for broker in new:
+                    if broker not in old:
+                        _enter(index, broker, place)
+        if after.leader == NO_BROKER:
+            self.leaderless.add(place)
+        elif before.leader == NO_BROKER:
+            self.leaderless.discard(place)
 
     def _of(
         self, state: PartitionState
     ) -> tuple[tuple[dict[BrokerId, set[Place]], tuple[BrokerId, ...]], ...]:
         return (self.in_isr, state.isr), (self.in_elr, state.elr), (self.in_replicas, state.replicas)
+
+
+def _enter(index: dict[BrokerId, set[Place]], broker: BrokerId, place: Place) -> None:
+    places = index.get(broker)
+    if places is None:
+        places = index[broker] = set()
+    places.add(place)
+
+
+def _leave(index: dict[BrokerId, set[Place]], broker: BrokerId, place: Place) -> None:
+    places = index[broker]
+    places.remove(place)
+    if not places:
+        del index[broker]
 
 
 class Image:
@@ -259,15 +295,28 @@ class Image:
 
     def replay(self, batch: Buffer) -> Changes:
         """The next batch of the metadata log, whole and verified: from now on all it says holds."""
+        steps = self.replaying(batch)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                changes: Changes = done.value
+                return changes
+
+    def replaying(self, batch: Buffer) -> Generator[None, None, Changes]:
+        """The same in steps: until they have come to their end, this is the image of no moment."""
         header = read_header(batch)
         if header.base_offset != self.end_offset:
             raise InconsistentMetadata(f"a batch at offset {header.base_offset} follows {self.end_offset}")
+        apply = self.apply  # looked up once: that costs as much as many a fact
         for offset, fact in enumerate(decode_facts(batch), header.base_offset):
             if isinstance(fact, BrokerRegistered) and fact.broker_epoch != offset:
                 raise InconsistentMetadata(
                     f"offset {offset} registers a broker under epoch {fact.broker_epoch}"
                 )
-            self.apply(fact)
+            apply(fact)
+            if offset % FACTS_PER_STEP == 0:
+                yield
         self.end_offset = header.next_offset
         seen, self._seen = self._seen, _Seen()
         return seen.changes()
@@ -410,31 +459,37 @@ class Image:
         topic = self.topics.get(fact.topic_id)
         if topic is None or topic.partitions != fact.index:
             raise InconsistentMetadata(f"{fact} does not continue {topic}")
-        self._take(fact)
-        self.topics[fact.topic_id] = topic._replace(partitions=fact.index + 1)
+        state = self._state_of(fact)
+        self.partitions[state.place] = state
+        self.indexes.enter(state)
+        self._seen.partitions.append(state.place)
+        self.topics[fact.topic_id] = TopicState(topic.id, topic.name, fact.index + 1)
 
     @apply.register
     def _partition_changed(self, fact: PartitionChanged) -> None:
         before = self.partitions.get((fact.topic_id, fact.index))
         if before is None:
             raise InconsistentMetadata(f"{fact} is about none of the partitions")
-        _require(fact.partition_epoch == before.partition_epoch + 1, fact, f"it follows {before}")
-        lost = not set(before.replicas) <= set(fact.replicas)
+        lost = fact.replicas != before.replicas and not set(before.replicas) <= set(fact.replicas)
         least = before.leader_epoch + (lost or fact.leader != before.leader)
-        _require(least <= fact.leader_epoch <= before.leader_epoch + 1, fact, f"it follows {before}")
-        self.indexes.leave(before)
-        self._take(fact)
+        follows = fact.partition_epoch == before.partition_epoch + 1
+        if not follows or not least <= fact.leader_epoch <= before.leader_epoch + 1:
+            _require(False, fact, f"it follows {before}")
+        state = self._state_of(fact)
+        self.partitions[state.place] = state
+        self.indexes.move(before, state)
+        self._seen.partitions.append(state.place)
 
-    def _take(self, fact: PartitionFact) -> None:
-        state = PartitionState(**{name: getattr(fact, name) for name in fact.__struct_fields__})
+    def _state_of(self, fact: PartitionFact) -> PartitionState:
+        """The state that a fact is about, if it can be. Ten thousand may come at once: words are made when needed."""
+        state = PartitionState(*_fields_of(fact))
         flaw = flaw_of(state)
         _require(flaw is None, fact, flaw or "")
         for member in state.isr:
             known = self.brokers.get(member)
-            _require(known is not None and not known.fenced, fact, f"in the ISR is {known or member}")
-        self.partitions[state.place] = state
-        self.indexes.enter(state)
-        self._seen.partitions.append(state.place)
+            if known is None or known.fenced:
+                _require(False, fact, f"in the ISR is {known or member}")
+        return state
 
     @apply.register
     def _config_changed(self, fact: ConfigChanged) -> None:
@@ -471,6 +526,9 @@ class Image:
         """Its offset is all that it says."""
 
 
+_SHARED: Final = "isr, elr and last_known_elr share nobody, adding and removing neither"
+
+
 def flaw_of(state: PartitionState) -> str | None:
     """What contradicts itself in the state of a partition, by the rules that hold at every moment."""
     replicas, isr, elr = set(state.replicas), set(state.isr), set(state.elr)
@@ -478,10 +536,13 @@ def flaw_of(state: PartitionState) -> str | None:
         return "replicas are distinct, and there is one"
     if len(isr) != len(state.isr) or len(elr) != len(state.elr):
         return "isr and elr name nobody twice"
-    if not isr | elr | set(state.last_known_elr) | set(state.adding) | set(state.removing) <= replicas:
+    others = (*state.last_known_elr, *state.adding, *state.removing)
+    if not (isr <= replicas and elr <= replicas and replicas.issuperset(others)):
         return "all are replicas"
-    if isr & elr or set(state.last_known_elr) & (isr | elr) or set(state.adding) & set(state.removing):
-        return "isr, elr and last_known_elr share nobody, adding and removing neither"
+    if elr and isr & elr:
+        return _SHARED
+    if others and (set(state.last_known_elr) & (isr | elr) or set(state.adding) & set(state.removing)):
+        return _SHARED
     if state.leader != NO_BROKER and state.leader not in isr:
         return "the leader is in the isr"
     if not 1 <= state.min_isr <= len(replicas):

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from tidelog.controller import snapshot_file
-from tidelog.controller.image import Image
+from tidelog.controller.image import FACTS_PER_STEP, Image
 from tidelog.controller.snapshot_file import SnapshotId, parse_name
 from tidelog.protocol.errors import CorruptSnapshot, DamagedLog, InvalidRequest, SnapshotNotFound
 from tidelog.protocol.types import NO_EPOCH, Buffer, Epoch, Offset
@@ -37,9 +37,6 @@ FETCHED: Final = ".fetched.part"
 """Another name than that of one being written, so that the two never meet in one file."""
 
 KEPT: Final = 2
-FACTS_PER_STEP: Final = 50
-"""Facts that are added up before an event loop may breathe."""
-
 SNAPSHOT_BYTES_MAX: Final = 4 << 30
 """The largest that is fetched: more than any cluster needs, less than fills a disk because of one bad number."""
 
@@ -260,11 +257,12 @@ class Loading:
     def steps(self) -> Iterator[None]:
         """Load it; yields every few milliseconds."""
         image = Image()
+        apply = image.apply
         where = f"{self._directory.path}/{self.snapshot.name}"
         with _Opened(self._directory, self.snapshot.name) as file:
             for batch in snapshot_file.batches(file, self.snapshot, where):
                 for count, fact in enumerate(snapshot_file.facts_in(batch, where), 1):
-                    image.apply(fact)
+                    apply(fact)
                     if count % FACTS_PER_STEP == 0:
                         yield
                 yield
