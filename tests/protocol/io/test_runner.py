@@ -1,6 +1,7 @@
 """Programs run on the fastest loop there is."""
 
 import asyncio
+import gc
 import sys
 
 import pytest
@@ -27,3 +28,14 @@ def test_memory_is_tuned_where_there_is_glibc() -> None:
 def test_a_system_without_mallopt_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ctypes.CDLL", lambda _name: object())
     assert not tune_malloc()
+
+
+def test_what_a_process_keeps_is_not_looked_at_time_and_again() -> None:
+    async def thresholds() -> tuple[int, int, int]:
+        return gc.get_threshold()
+
+    before = gc.get_threshold()
+    try:
+        assert run(thresholds()) > (700, 10, 10)
+    finally:
+        gc.set_threshold(*before)
