@@ -68,7 +68,8 @@ logger = logging.getLogger(__name__)
 Address: TypeAlias = tuple[str, int]
 """Host and port."""
 
-READ_BYTES: Final = 1 << 20
+READ_BYTES: Final = 128 << 10
+"""What is asked for at a time: it is added up at once, some 2000 facts, and others wait meanwhile."""
 _NOT_HERE: Final = frozenset(
     error.code for error in (FencedLeaderEpoch, NotLeaderOrFollower, UnknownLeaderEpoch)
 )

@@ -1,19 +1,22 @@
 """A controller's copy of the metadata log, and the two images that it adds up to (design 4.2).
 
     append ──► working: with what is not committed yet; decisions are made on it, and votes are counted by it
-    commit ──► committed: what others may be told
+    commit ──► committed: what snapshots are of
     cut ─────► working begins again from what is committed, and replays what is left
 
 What it keeps true (I-43, I-50):
 
 * `working` is at the end of the log whenever nobody is within a call of this; `committed` at what is known to be
-  committed. Both are folds of the same batches.
+  committed whenever anybody looks. Both are folds of the same batches.
+* Nobody waits for the second fold: of what a commit brings a few steps are added up at once, the rest in the
+  steps of `fold`, while others are served, or when somebody looks.
 * An answer leaves when all that it may rest upon is committed, refusals included (KAFKA-14457): whoever is told
   that a topic exists finds it after any failover. If the leadership ends first, it is told that instead.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 from tidelog.controller.archive import Archive
@@ -25,6 +28,8 @@ from tidelog.protocol.errors import TidelogError
 from tidelog.protocol.types import BrokerId, Epoch, Offset
 
 READ_BYTES: Final = 1 << 20
+STEPS_AT_ONCE: Final = 4
+"""Steps of `FACTS_PER_STEP` facts: what one more commit may hold up a loop."""
 
 
 class MetadataLog:
@@ -36,16 +41,24 @@ class MetadataLog:
         assert log.log_start <= committed.end_offset, (log, committed)
         self.archive = archive
         self.log = log
-        self.committed = committed
-        """As far as it is known to be committed."""
+        self.committed_end = min(max(high_watermark, committed.end_offset), log.end_offset)
+        """How much is known to be committed."""
         self.working = committed
         """As far as the log goes."""
+        self._committed = committed
+        self._folding = self._fold()
         self._answers: deque[tuple[Offset, Callable[[bool], None]]] = deque()
-        self._committed_to(min(max(high_watermark, committed.end_offset), log.end_offset))
         self.cut()
 
     def __repr__(self) -> str:
-        return f"<{self.log} committed {self.committed.end_offset}>"
+        return f"<{self.log} committed {self.committed_end}>"
+
+    @property
+    def committed(self) -> Image:
+        """As far as it is known to be committed: what `fold` has left is added up now."""
+        for _ in self.fold():
+            pass
+        return self._committed
 
     @property
     def end(self) -> LogEnd:
@@ -85,18 +98,33 @@ class MetadataLog:
 
     def installed(self, committed: Image) -> None:
         """A snapshot has taken the place of all that was here, or of the beginning of it."""
-        self.committed = committed
+        self._committed, self.committed_end = committed, committed.end_offset
+        self._folding = self._fold()
         self.cut()
 
-    def commit(self, high_watermark: Offset) -> None:
-        """So much is committed: whoever waited for it is answered."""
-        self._committed_to(high_watermark)
+    def commit(self, high_watermark: Offset) -> bool:
+        """So much is committed: whoever waited for it is answered. Whether it is time for `fold`."""
+        folds = self._committed.end_offset < self.committed_end
+        assert high_watermark <= self.log.end_offset, (self, high_watermark)
+        self.committed_end = max(self.committed_end, high_watermark)
+        for _ in islice(self.fold(), STEPS_AT_ONCE):
+            pass
         while self._answers and self._answers[0][0] <= high_watermark:
             self._answers.popleft()[1](True)
+        return not folds and self._committed.end_offset < self.committed_end
+
+    def fold(self) -> Iterator[None]:
+        """Add up what is committed, step by step; given up or begun anew at any step, it goes on where it was.
+
+        There is nothing to add where the log begins later already: a snapshot is about to be `installed`.
+        """
+        while self.log.log_start <= self._committed.end_offset < self.committed_end:
+            next(self._folding)
+            yield
 
     def when_committed(self, answer: Callable[[bool], None]) -> None:
         """Call with True when all that the log holds now is committed; with False if its leadership ends before."""
-        if self.committed.end_offset >= self.log.end_offset:
+        if self.committed_end >= self.log.end_offset:
             answer(True)
         else:
             self._answers.append((self.log.end_offset, answer))
@@ -111,12 +139,21 @@ class MetadataLog:
         """The disks that vote; None: every voter's may, for no leader has named any."""
         return {voter.id: voter.directory_id for voter in self.voters} or None
 
-    def _committed_to(self, high_watermark: Offset) -> None:
-        assert high_watermark <= self.log.end_offset, (self, high_watermark)
-        self._replay(self.committed, high_watermark)
+    def _fold(self) -> Iterator[None]:
+        """For ever; one for all of `fold`, so that nobody begins a batch that another one has begun."""
+        image = self._committed
+        while True:
+            for batch in self._batches(image.end_offset, self.committed_end):
+                yield from image.replaying(batch)
+            yield
 
     def _replay(self, image: Image, upto: Offset) -> None:
-        while image.end_offset < upto:
-            data = self.log.read(image.end_offset, READ_BYTES, upto).data
+        for batch in self._batches(image.end_offset, upto):
+            image.replay(batch)
+
+    def _batches(self, offset: Offset, upto: Offset) -> Iterator[memoryview]:
+        while offset < upto:
+            data = self.log.read(offset, READ_BYTES, upto).data
             for at, header in walk(data):
-                image.replay(data[at : at + header.size])
+                yield data[at : at + header.size]
+                offset = header.next_offset

@@ -1,6 +1,7 @@
 """The log on a controller's disk and its two images (design 4.2; I-43, I-50)."""
 
 import asyncio
+from itertools import islice
 
 import pytest
 
@@ -59,6 +60,20 @@ def test_decisions_are_made_on_what_is_not_committed_and_nobody_is_told_of_it(no
     node.metadata.commit(node.host.log.end_offset)
     assert "orders" in node.metadata.committed.topic_ids
     assert node.told == [True]
+
+
+def test_much_that_is_committed_at_once_keeps_nobody_waiting(node: Node) -> None:
+    """It is told at once, and added up in steps, or when somebody looks."""
+    much = [TopicCreated(number.to_bytes(16, "big"), f"topic-{number}") for number in range(1, 1001)]
+    node.says(*much)
+    node.waits()
+    assert node.metadata.commit(node.host.log.end_offset), "it is time to fold"
+    assert node.told == [True]
+    node.says(NothingHappened())
+    assert not node.metadata.commit(node.host.log.end_offset), "somebody folds already"
+    assert len(list(islice(node.metadata.fold(), 3))) == 3
+    assert node.metadata.committed.to_bytes() == node.metadata.working.to_bytes()
+    assert list(node.metadata.fold()) == []
 
 
 def test_an_answer_waits_for_all_that_was_there_when_it_was_made(node: Node) -> None:
