@@ -1,6 +1,18 @@
 """The benches there are, in the order of the page that explains them (docs/performance.md)."""
 
-from scripts.benches import append, codec, command, frames, machines, many, opening, read, rpc, steps
+from scripts.benches import (
+    append,
+    codec,
+    command,
+    controllers,
+    frames,
+    machines,
+    many,
+    opening,
+    read,
+    rpc,
+    steps,
+)
 from scripts.benches.measure import Bench
 
 BENCHES: tuple[Bench, ...] = (
@@ -14,4 +26,5 @@ BENCHES: tuple[Bench, ...] = (
     machines.BENCH,
     steps.BENCH,
     many.BENCH,
+    controllers.BENCH,
 )
