@@ -359,8 +359,18 @@ async def connect(
                 connection.abort()
                 raise
     except OSError as error:
-        raise ConnectionFailed(f"{host}:{port}: {_words(error, timeout_ms)}") from error
+        cause = _one(error)
+        raise ConnectionFailed(f"{host}:{port}: {_words(cause, timeout_ms)}") from cause
     return connection
+
+
+def _one(error: OSError) -> OSError:
+    """What all that a name means have in common: asyncio has tried each, and lists their errors in one without number."""
+    numbers = {int(number) for number in re.findall(r"\[Errno (\d+)\]", str(error))}
+    if error.errno or len(numbers) != 1:
+        return error
+    number = numbers.pop()
+    return OSError(number, os.strerror(number))  # of the class that belongs to it, as ConnectionRefusedError
 
 
 def _words(error: OSError, timeout_ms: float) -> str:
@@ -369,8 +379,4 @@ def _words(error: OSError, timeout_ms: float) -> str:
         return f"the host is not known: {error.strerror}"
     if error.errno:  # TimeoutError is both the system's (with a number) and asyncio's
         return os.strerror(error.errno)
-    # asyncio has tried all that a name means, and knows an error for each.
-    numbers = {int(number) for number in re.findall(r"\[Errno (\d+)\]", str(error))}
-    if len(numbers) == 1:
-        return os.strerror(numbers.pop())
     return str(error) or f"no answer in {timeout_ms:.0f} ms"

@@ -1,6 +1,7 @@
 """A call brings back its reply, or says why not."""
 
 import asyncio
+import errno
 
 import pytest
 
@@ -15,7 +16,7 @@ from tidelog.protocol.errors import (
     UnknownServerError,
     UnsupportedVersion,
 )
-from tidelog.protocol.io import Incoming, connect
+from tidelog.protocol.io import Incoming, client, connect
 from tidelog.protocol.limits import Limits
 from tidelog.protocol.messages import Hello, Reply, Welcome
 
@@ -253,3 +254,13 @@ async def test_cancelling_a_connect_leaves_no_socket() -> None:
         attempt.cancel()
         with pytest.raises(asyncio.CancelledError):
             await attempt
+
+
+def test_a_name_with_several_addresses_that_all_refuse_is_refused() -> None:
+    tried = (
+        "Multiple exceptions: [Errno {}] Connect call failed ('::1', 1, 0, 0), [Errno {}] Connect call failed"
+    )
+    refused = client._one(OSError(tried.format(errno.ECONNREFUSED, errno.ECONNREFUSED)))
+    assert isinstance(refused, ConnectionRefusedError)
+    differ = OSError(tried.format(errno.ECONNREFUSED, errno.ENETUNREACH))
+    assert client._one(differ) is differ, "whoever cannot be reached on one of them may live"
