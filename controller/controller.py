@@ -44,6 +44,7 @@ from tidelog.controller.own_copy import OwnCopy
 from tidelog.controller.peers import Peers, is_gone
 from tidelog.controller.quorum import Lead, Quorum, Send, Step
 from tidelog.controller.readers import Readers
+from tidelog.controller.turns import Turns
 from tidelog.protocol.bounds import Bounds
 from tidelog.protocol.errors import (
     DamagedLog,
@@ -124,6 +125,7 @@ class Controller:
         """What this leadership does by itself."""
         self._early: list[Incoming] = []
         """Requests to a leader whose own first record is not committed yet."""
+        self._turns = Turns()
         self._appended = asyncio.Event()
         self._quorum_moved = asyncio.Event()
         self._stop_asked = asyncio.Event()
@@ -235,7 +237,7 @@ class Controller:
             directories=metadata.directories(),
             cluster_id=identity.cluster_id.hex() if identity.cluster_id else "",
         )
-        self.quorum.high_watermark = metadata.committed.end_offset
+        self.quorum.high_watermark = metadata.committed_end
         self._copy = OwnCopy(
             metadata,
             self.quorum,
@@ -417,9 +419,10 @@ class Controller:
 
     def _committed(self) -> None:
         """More is committed."""
-        self.metadata.commit(self.quorum.high_watermark)
-        cluster_id = self.metadata.committed.cluster_id
-        if cluster_id is not None and not self.quorum.cluster_id:
+        if self.metadata.commit(self.quorum.high_watermark):
+            self._spawn(breathing(self.metadata.fold()))
+        cluster_id = None if self.quorum.cluster_id else self.metadata.committed.cluster_id
+        if cluster_id is not None:
             self.quorum.cluster_id = cluster_id.hex()
             adopt_cluster(self._env.directory, self._claim.identity, cluster_id)
         if self.quorum.is_settled and self.active is None and not self._stop_asked.is_set():
@@ -473,6 +476,7 @@ class Controller:
         """How far the log is committed, as far as it is durable, and snapshots: where the next start begins."""
         while True:
             await asyncio.sleep(_CHECKPOINT_S)
+            await breathing(self.metadata.fold())
             committed = min(self.quorum.high_watermark, self.metadata.log.durable_offset)
             pending = self._data.write_high_watermarks({METADATA: committed})
             await in_a_thread(pending.run)
@@ -486,7 +490,7 @@ class Controller:
     def _told(self) -> None:
         """The quorum has heard something while it followed."""
         self._carry([])
-        if self.quorum.high_watermark > self.metadata.committed.end_offset:
+        if self.quorum.high_watermark > self.metadata.committed_end:
             self._committed()
 
     def _lost(self, controller: BrokerId) -> None:
@@ -565,17 +569,12 @@ class Controller:
         self, active: Active, message: Any, steps: Generator[None, None, Reply], incoming: Incoming
     ) -> None:
         """What takes several steps: others are served between them."""
-        reply: Reply | None = None
-        while reply is None:
-            await asyncio.sleep(0)
-            if active is not self.active:
-                incoming.refuse(self._deposed())
-                return
-            try:
-                next(steps)
-            except StopIteration as done:
-                reply = done.value
-        self._answer(active, message, reply, incoming)
+        await asyncio.sleep(0)
+        reply = await self._turns.carry_out(steps, lambda: active is self.active)
+        if reply is None:
+            incoming.refuse(self._deposed())
+        else:
+            self._answer(active, message, reply, incoming)
 
     def _answer(self, active: Active, message: Any, reply: Reply, incoming: Incoming) -> None:
         if isinstance(message, RegisterBroker | BrokerHeartbeat) and not getattr(reply, "error", 0):
@@ -595,5 +594,4 @@ class Controller:
     async def _drive(self, active: Active, steps: Generator[None, None, None]) -> None:
         """What nobody waits for, step by step, as long as this leadership lasts. A full disk ends it before."""
         with contextlib.suppress(DiskFull):
-            while active is self.active and next(steps, steps) is not steps:  # noqa: ASYNC110 -- others are served
-                await asyncio.sleep(0)
+            await self._turns.carry_out(steps, lambda: active is self.active)

@@ -53,6 +53,7 @@ NODES: Final = frozenset(
         "controller/observer.py",
         "controller/peers.py",
         "controller/own_copy.py",
+        "controller/turns.py",
         "replication/breathing.py",
         "replication/deadlines.py",
     }
