@@ -26,7 +26,7 @@ ASK_TIMEOUT_MS: Final = 2000
 
 
 class Chores:
-    """Of one leadership; `drive` carries out steps as long as it lasts."""
+    """Of one leadership; `drive` carries out steps as long as it lasts, `give_up` ends it: another one may have room."""
 
     def __init__(
         self,
@@ -36,6 +36,7 @@ class Chores:
         now_ms: Callable[[], int],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         drive: Callable[[Generator[None, None, None]], Coroutine[Any, Any, None]],
+        give_up: Callable[[], None],
         bounds: Bounds,
     ) -> None:
         self._active = active
@@ -43,6 +44,7 @@ class Chores:
         self._now_ms = now_ms
         self._spawn = spawn
         self._drive = drive
+        self._give_up = give_up
         self._bounds = bounds
         self._appended = asyncio.Event()
 
@@ -77,8 +79,11 @@ class Chores:
             end = self._active.image.end_offset
             await asyncio.sleep(self._idle_ms / 1000)
             if self._active.image.end_offset == end:
-                with contextlib.suppress(DiskFull):
+                try:
                     self._active.idle()
+                except DiskFull as full:
+                    logger.warning("quorum.full %s", full)
+                    self._give_up()
 
     async def _rebalance(self) -> None:
         while True:

@@ -75,6 +75,7 @@ from tidelog.replication.breathing import breathing
 from tidelog.replication.deadlines import Deadlines
 from tidelog.storage.crashes import Life
 from tidelog.storage.data_directory import DataDirectory
+from tidelog.storage.files import NoRoom
 from tidelog.storage.identity import Claim, adopt_cluster, claim
 from tidelog.storage.log import Log
 from tidelog.storage.names import parse_partition
@@ -105,7 +106,7 @@ class Controller:
         self._env = environment
         self._bounds = Bounds(DEFAULT)
         self._addresses: dict[BrokerId, Address] = {
-            BrokerId(number): (host, port) for number, host, port in config.voters
+            BrokerId(n): (host, port) for n, host, port in config.voters
         }
         self._claim: Claim
         self._data: DataDirectory
@@ -159,11 +160,8 @@ class Controller:
             self._begin()
             try:
                 flushes = self._start(self._flush())
-                for work in (
-                    self._elections(),
-                    self._checkpoints(),
-                ):
-                    self._spawn(work)
+                self._spawn(self._elections())
+                self._spawn(self._checkpoints())
                 ready()
                 await self._stop_asked.wait()
                 await self._resign()
@@ -246,7 +244,7 @@ class Controller:
             grown=self._grown,
             lost=self._lost,
         )
-        self._readers = Readers(metadata, self.quorum, self._wake_at)
+        self._readers = Readers(metadata, self.quorum, lambda at_ms: self._deadlines.wake_at(at_ms))
         self._deadlines = Deadlines(self._readers.delayed)
         hello = Hello(client_id=f"controller-{self.node_id}", cluster_id=self.quorum.cluster_id)
         others = {voter: address for voter, address in self._addresses.items() if voter != self.node_id}
@@ -280,7 +278,7 @@ class Controller:
         return task
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """As `_start`, where nobody ends it. When this node is ending, nothing begins any more."""
+        """As `_start`, where nobody ends it. When this node is ending, nothing begins."""
         try:
             _ = self._start(work)
         except RuntimeError:  # the group says so, whether it was a failure, a cancellation or a stop
@@ -333,7 +331,10 @@ class Controller:
             self._lead(step)
         except DiskFull as full:
             logger.warning("quorum.leads_not id=%d %s", self.node_id, full)
-            self._carry(self.quorum.resign(self._now_ms()))
+            self._give_up()
+
+    def _give_up(self) -> None:
+        self._carry(self.quorum.resign(self._now_ms()))
 
     def _lead(self, step: Lead) -> None:
         """The election is won: the first record says so, and what the cluster is if it is the first of all."""
@@ -393,9 +394,6 @@ class Controller:
         if self._readers.delayed.touched(METADATA):
             asyncio.get_running_loop().call_soon(self._readers.delayed.run)
 
-    def _wake_at(self, deadline_ms: int) -> None:
-        self._deadlines.wake_at(deadline_ms)
-
     async def _flush(self) -> None:
         """One flush for all that was appended during the last one. One that has begun is never left alone."""
         while True:
@@ -454,6 +452,7 @@ class Controller:
         self._chores = Chores(
             active,
             idle_ms=self.config.idle_ms,
+            give_up=self._give_up,
             now_ms=self._now_ms,
             spawn=self._spawn,
             drive=lambda steps: self._drive(active, steps),
@@ -478,8 +477,8 @@ class Controller:
             await asyncio.sleep(_CHECKPOINT_S)
             await breathing(self.metadata.fold())
             committed = min(self.quorum.high_watermark, self.metadata.log.durable_offset)
-            pending = self._data.write_high_watermarks({METADATA: committed})
-            await in_a_thread(pending.run)
+            with contextlib.suppress(NoRoom):  # what was said before is older, and as true
+                await in_a_thread(self._data.write_high_watermarks({METADATA: committed}).run)
             await self._archive.take_if_due(self.metadata.committed)
 
     async def _save_log_start(self) -> None:

@@ -77,6 +77,7 @@ class MetadataLog:
         """
         base = self.log.end_offset
         if facts:
+            self.log.probe()  # there may be room again
             batch = encode_facts(facts, now_ms)
             stamp(batch, base, epoch)
             try:

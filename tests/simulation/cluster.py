@@ -89,6 +89,7 @@ class Cluster:
 
     def start_controller(self, number: int = 1) -> None:
         """Start a controller's process, after a boot if its machine is dark."""
+        self.nodes.pop(number, None)
         self.quorum[number].restart(partial(self._run_controller, number))
 
     @property
@@ -196,7 +197,10 @@ class Cluster:
     @property
     def image(self) -> Image:
         """The cluster as the controller with the longest log has it."""
-        return max((node.working for node in self.nodes.values()), key=lambda image: image.end_offset)
+        known = [
+            node.working for node in self.controllers[-2 * len(self.quorum) :] if hasattr(node, "metadata")
+        ]
+        return max(known, key=lambda image: image.end_offset)
 
     def alive(self) -> list[int]:
         """The brokers whose process runs and is not stopped."""

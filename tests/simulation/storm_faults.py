@@ -60,6 +60,7 @@ class Faults:
             self.cut_off_controller: 1,
             self.pause_controller: 0.5,
             self.cut_power_of_controller: 0.5,
+            self.fill_disk_of_controller: 0.5,
             self.kill_all: 0.3,
             self.cut_off_leader: 6,
             self.refuse: 2,
@@ -84,7 +85,7 @@ class Faults:
     def heal(self) -> None:
         """The last fault is over."""
         self.world.network.heal()
-        for host in self.cluster.hosts.values():
+        for host in (*self.cluster.hosts.values(), *self.cluster.quorum.values()):
             self.world.network.admit(host.name)
             host.disk.capacity = PLENTY
         for _, back in self._restarts:
@@ -287,6 +288,7 @@ class Faults:
 
     def _start_controller(self, number: int) -> None:
         if not self.cluster.quorum[number].alive:
+            self.cluster.quorum[number].disk.capacity = PLENTY  # an operator makes room first
             self.cluster.start_controller(number)
 
     def pause_controller(self) -> None:
@@ -296,6 +298,21 @@ class Faults:
             self.world.counts["controller paused"] += 1
             host.stop()
             self._later(self.rng.uniform(0.1, 5), host.resume)
+
+    def fill_disk_of_controller(self) -> None:
+        """A controller's disk is full for a while; one that cannot keep its promises ends, and is started again."""
+        number = self._some_controller()
+        host = self.cluster.quorum[number]
+        if host.alive and hasattr(
+            self.cluster.nodes.get(number), "quorum"
+        ):  # else it has yet to write its markers
+            self.world.counts["disk of a controller full"] += 1
+            host.disk.capacity = host.disk.medium.used + self.rng.choice([0, 100, 1000, 5000])
+            self._later(self.rng.uniform(0.5, 5), partial(self._make_room_for_controller, number))
+
+    def _make_room_for_controller(self, number: int) -> None:
+        self.cluster.quorum[number].disk.capacity = PLENTY
+        self._start_controller(number)
 
     def cut_off_controller(self) -> None:
         """Nobody reaches some controller for a while."""
