@@ -19,6 +19,7 @@ from tidelog.protocol.messages import (
     Request,
 )
 from tidelog.protocol.records import encode
+from tidelog.protocol.settings import CLUSTER, MOVE_RATE
 from tidelog.protocol.types import BrokerId
 from tidelog.replication.sessions import Place
 from tidelog.testing.simulation.world import World
@@ -121,7 +122,9 @@ class Removal:
         for number, host in cluster.hosts.items():
             if not host.alive:
                 cluster.start(number)
-        self.order(AlterReassignments((), throttle_bytes_s=0, timeout_ms=2000))
+        while (CLUSTER, "", MOVE_RATE) in cluster.image.configs:
+            self.order(AlterReassignments((), throttle_bytes_s=0, timeout_ms=2000))
+            cluster.pass_time(1)
         cluster.until(self.arrived, 120)
 
     def arrived(self) -> bool:
