@@ -72,7 +72,6 @@ from tidelog.protocol.messages import (
 )
 from tidelog.protocol.types import BrokerId, Epoch
 from tidelog.replication.breathing import breathing
-from tidelog.replication.deadlines import Deadlines
 from tidelog.storage.crashes import Life
 from tidelog.storage.data_directory import DataDirectory
 from tidelog.storage.files import NoRoom
@@ -113,7 +112,6 @@ class Controller:
         self._archive: Archive
         self._ballot: Ballot
         self._readers: Readers
-        self._deadlines: Deadlines
         self._peers: Peers
         self._copy: OwnCopy
         self._following: Following | None = None
@@ -244,8 +242,7 @@ class Controller:
             grown=self._grown,
             lost=self._lost,
         )
-        self._readers = Readers(metadata, self.quorum, lambda at_ms: self._deadlines.wake_at(at_ms))
-        self._deadlines = Deadlines(self._readers.delayed)
+        self._readers = Readers(metadata, self.quorum)
         hello = Hello(client_id=f"controller-{self.node_id}", cluster_id=self.quorum.cluster_id)
         others = {voter: address for voter, address in self._addresses.items() if voter != self.node_id}
         self._peers = Peers(others, hello, self._bounds)

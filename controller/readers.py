@@ -4,7 +4,6 @@ Whoever follows gets all that the leader has, for it may have to cut off what is
 is committed is told with it. An answer waits until there is more of either, or for its deadline.
 """
 
-from collections.abc import Callable
 from typing import Final
 
 from tidelog.controller.facts import METADATA, METADATA_TOPIC_ID
@@ -31,6 +30,7 @@ from tidelog.protocol.messages import (
     PartitionFetched,
 )
 from tidelog.protocol.types import NO_BROKER, NO_OFFSET, BrokerId, Epoch, Offset
+from tidelog.replication.deadlines import Deadlines
 from tidelog.replication.delayed import Delayed
 from tidelog.replication.fetch import check_place
 
@@ -43,12 +43,12 @@ OBSERVER_FORGOTTEN_MS: Final = 300_000
 class Readers:
     """Those that fetch, and those whose answers wait."""
 
-    def __init__(self, metadata: MetadataLog, quorum: Quorum, wake_at: Callable[[int], None]) -> None:
+    def __init__(self, metadata: MetadataLog, quorum: Quorum) -> None:
         self.delayed = Delayed()
+        self._deadlines = Deadlines(self.delayed)
         self._observers: dict[tuple[BrokerId, bytes | None], Progress] = {}
         self._metadata = metadata
         self._quorum = quorum
-        self._wake_at = wake_at
 
     def fetch(self, request: Fetch, incoming: Incoming, now_ms: int, loop_ms: int) -> bool:
         """One fetch. Whether more is committed by it: a voter's tells what it has on stable storage.
@@ -89,7 +89,7 @@ class Readers:
         waiting = _Waiting(self._metadata, self._quorum, asked, incoming, diverging)
         deadline_ms = loop_ms + request.max_wait_ms
         if self.delayed.wait(waiting, (METADATA,), deadline_ms):
-            self._wake_at(deadline_ms)
+            self._deadlines.wake_at(deadline_ms)
         return committed
 
     def observers(self, now_ms: int) -> dict[tuple[BrokerId, bytes | None], Progress]:
