@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 EVIDENCE = ROOT / "docs" / "evidence" / "simulation.json"
 MODULES = ("tests.simulation.storms", "tidelog.testing.simulation.seeds")
 CHUNK = 200
-SHORT = partial(storm, weather=Weather(seconds=8))
+SHORT = partial(storm, weather=Weather(seconds=8, controllers=1))
 
 
 def main() -> int:

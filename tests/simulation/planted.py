@@ -260,22 +260,22 @@ PLANTS: list[Plant] = [
     a_full_disk_stays_full,
 ]
 
-CAUGHT: list[Plant] = [
-    high_watermark_without_enough_replicas,
-    acknowledged_before_replication,
-    no_divergence_check,
-    truncation_to_the_high_watermark,
-    high_watermark_above_the_end,
-    roles_before_the_own_registration,
-    unclean_restarts_keep_their_standing,
-    nobody_is_kept_in_the_elr,
-    members_of_any_registration,
-    reads_above_the_high_watermark,
-    duplicates_are_appended,
-    the_recovered_tail_is_forgotten,
-    deletions_wait_for_nobody,
-    log_starts_fall_back,
-    a_stop_forgets_what_is_committed,
-    a_full_disk_stays_full,
-]
-"""Those that storms catch within a few seeds; the rest have tests of their own in tests/broker."""
+CAUGHT: dict[Plant, tuple[int, ...]] = {
+    high_watermark_without_enough_replicas: (0, 3, 7, 13),
+    acknowledged_before_replication: (2, 7, 8, 10),
+    no_divergence_check: (1, 8, 10, 13),
+    truncation_to_the_high_watermark: (0, 1, 8, 9),
+    high_watermark_above_the_end: (0, 5, 12, 13),
+    roles_before_the_own_registration: (0, 1, 2, 3),
+    unclean_restarts_keep_their_standing: (30, 48, 62),
+    nobody_is_kept_in_the_elr: (0, 1, 2, 3),
+    reads_above_the_high_watermark: (0, 1, 2, 3),
+    duplicates_are_appended: (0, 2, 3, 4),
+    the_recovered_tail_is_forgotten: (0, 3, 4, 7),
+    deletions_wait_for_nobody: (32, 34, 39, 57),
+    log_starts_fall_back: (4, 6, 9, 30),
+    a_stop_forgets_what_is_committed: (28, 31, 39, 46),
+    a_full_disk_stays_full: (2, 8, 12, 17),
+}
+"""Those that short storms catch, and by which seeds when it was looked up last; a change of the product changes what
+each seed brings. The rest have tests of their own: tests/rules, tests/broker."""

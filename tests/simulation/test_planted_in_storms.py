@@ -12,11 +12,10 @@ from tests.simulation.planted import CAUGHT, Plant
 from tests.simulation.storms import Weather, storm
 from tidelog.testing.simulation.seeds import run_seed
 
-SEEDS = (36, 3, 126, 14, 20, 9, 42, 68, *range(100, 126))
-"""In this order, until one catches it: a change of the product changes what each seed brings."""
+OTHERS = tuple(range(100, 160))
+"""Tried when the seeds that caught it last do not any more."""
 
-
-SHORT = partial(storm, weather=Weather(seconds=8))
+SHORT = partial(storm, weather=Weather(seconds=8, controllers=1))
 
 
 # A run that fails leaves tasks behind that were about to start: they are dropped with it.
@@ -25,12 +24,12 @@ SHORT = partial(storm, weather=Weather(seconds=8))
 @pytest.mark.parametrize("plant", CAUGHT, ids=lambda plant: plant.__name__)
 def test_a_planted_bug_ends_a_storm_badly(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
-    outcomes = map(partial(run_seed, SHORT), SEEDS)
+    outcomes = map(partial(run_seed, SHORT), (*CAUGHT[plant], *OTHERS))
     assert any(outcome.failure for outcome in outcomes), f"{plant.__name__} survived"
 
 
 @pytest.mark.slow
 def test_without_a_planted_bug_these_storms_end_well() -> None:
-    for seed in SEEDS[:6]:
+    for seed in sorted({seeds[0] for seeds in CAUGHT.values() if seeds})[:6]:
         outcome = run_seed(SHORT, seed)
         assert outcome.failure is None, outcome.failure
