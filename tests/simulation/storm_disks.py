@@ -15,7 +15,7 @@ from random import Random
 from tidelog.broker.broker import Broker
 from tidelog.broker.partition import Partition
 from tidelog.protocol.batch import HEADER_SIZE, read_header
-from tidelog.protocol.errors import TidelogError
+from tidelog.protocol.errors import CorruptCheckpoint, TidelogError
 from tidelog.protocol.types import Offset, TopicPartition
 from tidelog.storage.checkpoints import (
     HIGH_WATERMARKS,
@@ -66,7 +66,12 @@ def check_clean_stop(host: Host, broker: Broker) -> bool:
 def _stored_epochs(disk: SimulatedDisk, directory: str, log: Log) -> tuple[EpochEntry, ...]:
     """As the next start reads them: what a raised log start cuts off need not be written (design 1.6)."""
     content = _stored(disk, f"{directory}/{LEADER_EPOCHS}")
-    epochs = LeaderEpochs(decode_epochs(content, LEADER_EPOCHS) if content is not None else ())
+    try:
+        epochs = LeaderEpochs(decode_epochs(content, LEADER_EPOCHS) if content is not None else ())
+    except CorruptCheckpoint:
+        if log.epochs.entries:
+            raise
+        return ()  # harmed while nothing was in the log, and nothing has come since: there is nothing to know
     epochs.truncate_from_start(log.log_start, log.end_offset)
     return epochs.entries
 
