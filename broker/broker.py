@@ -14,12 +14,9 @@ What it keeps true (D8, D9; DECISIONS 3):
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
-from random import Random
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from tidelog.broker.config import BrokerConfig
 from tidelog.broker.fetcher import Fetcher, Follow
@@ -74,9 +71,8 @@ from tidelog.replication.deadlines import Deadlines
 from tidelog.replication.throttle import Throttle
 from tidelog.storage.crashes import Life
 from tidelog.storage.data_directory import DataDirectory
-from tidelog.storage.files import Directory
-from tidelog.storage.identity import Claim, adopt_cluster, claim
-from tidelog.storage.names import parse_partition
+from tidelog.storage.environment import Environment, take_directory
+from tidelog.storage.identity import Claim, adopt_cluster
 from tidelog.storage.open_segments import OpenSegments
 
 logger = logging.getLogger(__name__)
@@ -85,35 +81,6 @@ T = TypeVar("T")
 
 _SNAPSHOT_S = 5.0
 """How often it is asked whether a snapshot of the metadata log is due."""
-
-
-class Clock(Protocol):
-    """The clocks that are injected; monotonic time is the loop's."""
-
-    def wall_ms(self) -> int:
-        """The time of day."""
-        ...
-
-    def boot_ms(self) -> float:
-        """Time that goes on while the machine sleeps."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Environment:
-    """What a process gives its broker: the world, as far as it needs it."""
-
-    directory: Directory
-    clock: Clock
-    boot_id: str
-    pid: int
-    rng: Random
-    new_id: Callable[[], bytes]
-    """16 random bytes."""
-    new_guard: Callable[[], contextlib.AbstractContextManager[object]]
-    """A lock for files that several threads write."""
-    halt: Callable[[str], NoReturn]
-    """End the process at once, leaving no marker of a clean stop."""
 
 
 class Broker:
@@ -216,28 +183,14 @@ class Broker:
 
     async def _open(self) -> None:
         env, config = self._env, self.config
-        self._claim = claim(
-            env.directory,
-            role="broker",
-            node_id=config.broker_id,
-            cluster_id=None,
-            new_directory_id=env.new_id(),
-            pid=env.pid,
-        )
-        self._life = Life.begin(
-            env.directory,
-            directory_id=self._claim.identity.directory_id,
-            incarnation_id=self._incarnation,
-            boot_id=env.boot_id,
-            has_partitions=any(parse_partition(name) for name in env.directory.names()),
-        )
-        self.data = DataDirectory(
-            env.directory,
-            self._life,
+        self._claim, self._life, self.data = take_directory(
+            env,
+            "broker",
+            config.broker_id,
+            self._incarnation,
             config.log,
             OpenSegments(config.open_segments),
-            halt=self._halt,
-            new_guard=env.new_guard,
+            self._halt,
         )
         await breathing(self.data.open(env.clock.wall_ms()))
         log = self.data.logs.get(METADATA) or self.data.create(

@@ -26,7 +26,6 @@ from tidelog.controller.chores import Chores
 from tidelog.controller.config import ControllerConfig
 from tidelog.controller.contacts import Contacts
 from tidelog.controller.description import describe_quorum
-from tidelog.controller.environment import Environment
 from tidelog.controller.facts import (
     METADATA,
     METADATA_TOPIC_ID,
@@ -72,12 +71,11 @@ from tidelog.protocol.messages import (
 )
 from tidelog.protocol.types import BrokerId, Epoch
 from tidelog.replication.breathing import breathing
-from tidelog.storage.crashes import Life
 from tidelog.storage.data_directory import DataDirectory
+from tidelog.storage.environment import Environment, take_directory
 from tidelog.storage.files import NoRoom
-from tidelog.storage.identity import Claim, adopt_cluster, claim
+from tidelog.storage.identity import Claim, adopt_cluster
 from tidelog.storage.log import Log
-from tidelog.storage.names import parse_partition
 from tidelog.storage.open_segments import OpenSegments
 
 logger = logging.getLogger(__name__)
@@ -179,28 +177,8 @@ class Controller:
 
     async def _open(self) -> None:
         env, config = self._env, self.config
-        self._claim = claim(
-            env.directory,
-            role="controller",
-            node_id=config.node_id,
-            cluster_id=None,
-            new_directory_id=env.new_id(),
-            pid=env.pid,
-        )
-        life = Life.begin(
-            env.directory,
-            directory_id=self._claim.identity.directory_id,
-            incarnation_id=env.new_id(),
-            boot_id=env.boot_id,
-            has_partitions=any(parse_partition(name) for name in env.directory.names()),
-        )
-        self._data = DataDirectory(
-            env.directory,
-            life,
-            config.log,
-            OpenSegments(),
-            halt=self._halt,
-            new_guard=env.new_guard,
+        self._claim, _, self._data = take_directory(
+            env, "controller", config.node_id, env.new_id(), config.log, OpenSegments(), self._halt
         )
         await breathing(self._data.open(env.clock.wall_ms()))
         if METADATA in self._data.report.offline:

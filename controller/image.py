@@ -47,7 +47,7 @@ from tidelog.controller.facts import (
     decode_facts,
 )
 from tidelog.protocol.batch import read_header
-from tidelog.protocol.errors import InconsistentMetadata
+from tidelog.protocol.errors import InconsistentMetadata, UnsupportedFormat
 from tidelog.protocol.types import NO_BROKER, NO_EPOCH, BrokerId, Buffer, Epoch, Offset, TopicId
 
 K = TypeVar("K")
@@ -324,7 +324,7 @@ class Image:
     @singledispatchmethod
     def apply(self, fact: Fact) -> None:
         """One fact of a batch: only within `replay`, or to load an image from facts."""
-        raise NotImplementedError(fact)
+        raise UnsupportedFormat(f"{type(fact).__name__} is a fact that this tidelog cannot add up")
 
     def copy(self) -> "Image":
         """Another image that says the same, to try decisions on: it shares the values, which never change."""

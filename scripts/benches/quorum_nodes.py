@@ -22,7 +22,6 @@ from typing import Any, NoReturn
 
 from tidelog.controller.config import ControllerConfig
 from tidelog.controller.controller import Controller
-from tidelog.controller.environment import Environment
 from tidelog.controller.facts import METADATA, METADATA_TOPIC_ID
 from tidelog.controller.image import Changes
 from tidelog.controller.observer import Build, Observer
@@ -46,6 +45,7 @@ from tidelog.replication.breathing import breathing
 from tidelog.storage.config import LogConfig
 from tidelog.storage.crashes import Life
 from tidelog.storage.data_directory import DataDirectory
+from tidelog.storage.environment import Environment
 from tidelog.storage.io import open_directory
 from tidelog.storage.open_segments import OpenSegments
 

@@ -12,7 +12,6 @@ from tests.storage.logs import Host
 from tidelog.controller.active import ActiveConfig
 from tidelog.controller.config import ControllerConfig
 from tidelog.controller.controller import Controller
-from tidelog.controller.environment import Environment
 from tidelog.controller.following import Address, FollowingConfig
 from tidelog.controller.image import Changes
 from tidelog.controller.liveness import LivenessConfig
@@ -34,6 +33,7 @@ from tidelog.protocol.messages import (
 )
 from tidelog.protocol.types import BrokerId, Epoch, Offset
 from tidelog.storage.config import LogConfig
+from tidelog.storage.environment import Environment
 from tidelog.storage.files import Directory
 
 PATIENCE = FollowingConfig(

@@ -24,7 +24,7 @@ from tidelog.controller.facts import (
 )
 from tidelog.controller.image import Image, Indexes, PartitionState, flaw_of
 from tidelog.protocol.batch import stamp
-from tidelog.protocol.errors import InconsistentMetadata
+from tidelog.protocol.errors import InconsistentMetadata, UnsupportedFormat
 from tidelog.protocol.types import NO_BROKER, BrokerId
 
 ONE, TWO = ids(1, 2)
@@ -243,3 +243,8 @@ def test_voters_are_named_once_and_in_their_order() -> None:
     twice = tuple(Voter(BrokerId(1), bytes([number]) * 16, "127.0.0.1", 9101) for number in (1, 2))
     with pytest.raises(InconsistentMetadata, match="once each"):
         Book().say(VotersNamed(twice))
+
+
+def test_a_fact_that_nobody_has_a_rule_for_stops_the_node() -> None:
+    with pytest.raises(UnsupportedFormat, match="Fact is a fact that this tidelog cannot add up"):
+        Image().apply(Fact())

@@ -22,7 +22,6 @@ from tidelog.broker.partition import Partition
 from tidelog.controller.active import ActiveConfig
 from tidelog.controller.config import ControllerConfig
 from tidelog.controller.controller import Controller
-from tidelog.controller.environment import Environment as ControllerEnvironment
 from tidelog.controller.following import FollowingConfig
 from tidelog.controller.image import Image
 from tidelog.controller.liveness import LivenessConfig
@@ -30,6 +29,7 @@ from tidelog.controller.quorum import QuorumConfig
 from tidelog.controller.snapshots import SnapshotConfig
 from tidelog.protocol.types import BrokerId
 from tidelog.storage.config import LogConfig
+from tidelog.storage.environment import Environment as ControllerEnvironment
 from tidelog.testing.simulation.host import Environment, Host
 from tidelog.testing.simulation.world import World
 

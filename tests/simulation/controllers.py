@@ -11,7 +11,6 @@ from tests.controller.nodes import Member, sessions_of
 from tests.simulation.controllers_witness import Witness
 from tidelog.controller.config import ControllerConfig
 from tidelog.controller.controller import Controller
-from tidelog.controller.environment import Environment as ControllerEnvironment
 from tidelog.controller.following import FollowingConfig
 from tidelog.controller.quorum import QuorumConfig
 from tidelog.controller.snapshots import SnapshotConfig
@@ -22,6 +21,7 @@ from tidelog.protocol.limits import DEFAULT
 from tidelog.protocol.messages import Hello, Welcome
 from tidelog.protocol.types import BrokerId
 from tidelog.storage.config import LogConfig
+from tidelog.storage.environment import Environment as ControllerEnvironment
 from tidelog.testing.simulation.disk import SimulatedDisk
 from tidelog.testing.simulation.host import Environment, Host
 from tidelog.testing.simulation.world import World
