@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -75,6 +75,8 @@ from tidelog.protocol.messages import (
 )
 from tidelog.protocol.settings import CLUSTER, flag, number
 from tidelog.protocol.types import NO_EPOCH, NO_OFFSET, BrokerId, Epoch, Offset, TopicId
+
+T = TypeVar("T")
 
 Steps: TypeAlias = Generator[None, None, Reply]
 """Goes on with what a request asks for; its value is the reply. Others may be served wherever it yields."""
@@ -274,20 +276,24 @@ class Active:
         if sum(topic.partitions or len(topic.assignment) for topic in request.topics) > STEP:
             yield  # many such requests may have come at once
         for topic in request.topics:
-            entries.append(self._create_topic(topic, validate_only=request.validate_only))
+            created = yield from self._create_topic(topic, validate_only=request.validate_only)
+            entries.append(created)
             yield
         end = self._metadata.log.end_offset
         return CreateTopicsReply(tuple(entries), metadata_offset=end, quorum_epoch=self.epoch)
 
-    def _create_topic(self, topic: NewTopic, *, validate_only: bool) -> CreatedTopic:
+    def _create_topic(self, topic: NewTopic, *, validate_only: bool) -> Generator[None, None, CreatedTopic]:
         topic_id = self._new_id()
 
         def place(partitions: int, factor: int) -> list[Replicas]:
             return place_new(self.image.brokers.values(), partitions, factor, Random(topic_id))
 
-        try:
+        def decide() -> list[Fact]:
             defaults = topic_defaults(self.image, self.config.topics)
-            facts = create_topic(self.image, topic, topic_id, place, defaults)
+            return create_topic(self.image, topic, topic_id, place, defaults)
+
+        try:
+            facts = yield from self._decided(decide, len)
         except TidelogError as error:
             return CreatedTopic(topic.name, error.code, str(error))
         if validate_only:
@@ -327,13 +333,25 @@ class Active:
         self.append([ProducerIdsTaken(request.broker_id, request.broker_epoch, first + PRODUCER_IDS)])
         return AllocateProducerIdsReply(first=first, count=PRODUCER_IDS, quorum_epoch=self.epoch)
 
+    def _decided(self, decide: Callable[[], T], size: Callable[[T], int]) -> Generator[None, None, T]:
+        """A decision that holds for the image as it is now. A large one takes a turn of its own before it is appended."""
+        looked_at = self._metadata.log.end_offset
+        decision = decide()
+        if size(decision) > STEP:
+            yield
+            if self._metadata.log.end_offset != looked_at:
+                decision = decide()
+        return decision
+
     # ── operators ─────────────────────────────────────────────────────────────────────────────────
 
-    def _operation(self, decide: Callable[[Image, Any], Answer[Any]]) -> Callable[[Any, int], Reply]:
+    def _operation(self, decide: Callable[[Image, Any], Answer[Any]]) -> Callable[[Any, int], Steps]:
         """All batches of an operation at once: they were decided on one image."""
 
-        def carry_out(request: Any, _now_ms: int) -> Reply:
-            answer = decide(self.image, request)
+        def carry_out(request: Any, _now_ms: int) -> Steps:
+            answer = yield from self._decided(
+                lambda: decide(self.image, request), lambda answer: sum(map(len, answer.batches))
+            )
             for facts in answer.batches:
                 self.append(facts)
             reply: Reply = msgspec.structs.replace(

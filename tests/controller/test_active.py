@@ -1,0 +1,102 @@
+"""What the active controller makes of requests that are served at the same time (design 4.2)."""
+
+from collections.abc import Generator, Sequence
+from typing import Any, cast
+
+from tests.controller.book import Book
+from tidelog.controller.active import Active, ActiveConfig
+from tidelog.controller.election import STEP
+from tidelog.controller.facts import BrokerChanged, Fact
+from tidelog.controller.image import Image
+from tidelog.controller.metadata_log import MetadataLog
+from tidelog.protocol.messages import CreateTopics, CreateTopicsReply, NewTopic, Reply
+from tidelog.protocol.types import BrokerId, Epoch, Offset
+
+EPOCH = Epoch(7)
+
+
+class Log:
+    """A metadata log in memory: batches are added up as they are appended."""
+
+    def __init__(self) -> None:
+        self.book = Book()
+        self.log = self
+
+    @property
+    def working(self) -> Image:
+        return self.book.image
+
+    @property
+    def end_offset(self) -> Offset:
+        return self.book.image.end_offset
+
+    def append(self, facts: Sequence[Fact], _epoch: Epoch, _now_ms: int) -> None:
+        self.book.say(*facts)
+
+
+def active(log: Log) -> Active:
+    ids = iter(range(1, 100))
+    return Active(
+        cast("MetadataLog", log),
+        EPOCH,
+        Offset(0),
+        ActiveConfig(),
+        now_ms=0,
+        wall_ms=lambda: 0,
+        new_id=lambda: next(ids).to_bytes(16, "big"),
+    )
+
+
+def create(partitions: int) -> CreateTopics:
+    return CreateTopics((NewTopic("wide", partitions, 3),), quorum_epoch=EPOCH)
+
+
+def finish(steps: Generator[None, None, Reply]) -> CreateTopicsReply:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            return cast("CreateTopicsReply", done.value)
+
+
+def steps_until(log: Log, steps: Generator[None, None, Any], *, end: Offset) -> int:
+    """How many it takes until the log has grown beyond there."""
+    taken = 0
+    while log.end_offset <= end:
+        next(steps)
+        taken += 1
+    return taken
+
+
+def test_a_topic_of_many_partitions_is_decided_in_one_turn_and_appended_in_another() -> None:
+    log = Log()
+    begins = log.end_offset
+    assert steps_until(log, active(log).serve(create(1), 0), end=begins) == 1
+    log = Log()
+    many = active(log).serve(create(STEP + 1), 0)
+    assert steps_until(log, many, end=begins) == 3  # one to let others go first, one to decide, one to append
+    assert log.end_offset == begins + 1 + STEP + 1, "in one batch, or not at all"
+
+
+def test_of_two_who_create_the_same_topic_at_once_the_later_one_is_told() -> None:
+    log = Log()
+    node = active(log)
+    one, other = node.serve(create(STEP + 1), 0), node.serve(create(STEP + 2), 0)
+    for _ in range(2):  # both have decided that it can be made
+        next(one)
+        next(other)
+    (made,), (refused,) = finish(one).topics, finish(other).topics
+    assert (made.error, made.partitions) == (0, STEP + 1)
+    assert refused.message is not None
+    assert "wide has the id" in refused.message
+    assert len(log.working.partitions_of(made.topic_id or b"")) == STEP + 1
+
+
+def test_what_was_decided_is_decided_anew_when_a_broker_died_meanwhile() -> None:
+    log = Log()
+    steps = active(log).serve(create(STEP + 1), 0)
+    for _ in range(2):
+        next(steps)
+    log.book.say(BrokerChanged(BrokerId(3), log.book.epoch(3), fenced=True))
+    finish(steps)
+    assert {3 in state.isr for state in log.working.partitions.values()} == {False}
