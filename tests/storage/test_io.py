@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from tidelog.protocol.types import Buffer
-from tidelog.storage import io
 from tidelog.storage.files import Directory, read_whole
-from tidelog.storage.io import open_directory
+from tidelog.storage.io import disk, open_directory
 
 
 @pytest.fixture
@@ -93,7 +92,7 @@ def test_a_descriptor_is_not_given_back_under_a_flush(
         may_end.wait(10)
         flushed.append(os.fstat(fd).st_ino)
 
-    monkeypatch.setattr(io, "_flush_data", slow_flush)
+    monkeypatch.setattr(disk, "_flush_data", slow_flush)
     inode = os.stat(f"{directory.path}/file").st_ino
     worker = threading.Thread(target=file.flush)
     worker.start()

@@ -12,11 +12,10 @@ import pytest
 from tests.storage.logs import batch
 from tidelog.protocol.batch import read_header
 from tidelog.protocol.types import TopicPartition
-from tidelog.storage import io
 from tidelog.storage.config import LogConfig
 from tidelog.storage.crashes import Life
 from tidelog.storage.data_directory import DataDirectory
-from tidelog.storage.io import open_directory
+from tidelog.storage.io import disk, open_directory
 from tidelog.storage.names import parse_partition
 from tidelog.storage.open_segments import OpenSegments
 
@@ -32,7 +31,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(autouse=True)
 def _few_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for flush in ("_flush_data", "_flush_names"):  # 60,000 of them take minutes, and no power is lost here
-        monkeypatch.setattr(io, flush, lambda _: None)
+        monkeypatch.setattr(disk, flush, lambda _: None)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, hard))
     yield
