@@ -47,7 +47,6 @@ from tidelog.protocol.errors import (
     UnsupportedVersion,
 )
 from tidelog.protocol.io import Incoming, Listener, listen
-from tidelog.protocol.limits import DEFAULT
 from tidelog.protocol.messages import (
     DeleteRecords,
     EpochEnds,
@@ -94,10 +93,12 @@ class Broker:
         self.data: DataDirectory
         self.port = config.port
         """Where it really listens."""
+        self.advertised = config.host, config.port
+        """Where others are told to find it."""
         self.serving = False
         """Registered, and in its roles."""
         self._env = environment
-        self._bounds = Bounds(DEFAULT)
+        self._bounds = Bounds(config.limits)
         self._incarnation = environment.new_id()
         self._claim: Claim
         self._life: Life
@@ -138,15 +139,13 @@ class Broker:
             self._group = group
             listener = await listen(self.config.host, self.config.port, self._receive, self._bounds)
             self.port = listener.port
+            host, port = self.config.advertise or (listener.host, 0)
+            self.advertised = host, port or listener.port
             try:
                 self._spawn(self.observer.run())
-                starting = self._start(self._join())
-                stopping = self._start(self._stop_asked.wait())
-                await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
-                if starting.done():
-                    ready()
-                await stopping
-                if starting.done():
+                self._spawn(self._join(ready))
+                await self._stop_asked.wait()
+                if self.serving:
                     await self._leave()
             finally:
                 listener.close()
@@ -167,10 +166,10 @@ class Broker:
         """As `_start`, where nobody waits for the end."""
         _ = self._start(work)
 
-    async def _join(self) -> None:
-        """Register, read up to that, and take the roles."""
+    async def _join(self, ready: Callable[[], None]) -> None:
+        """Register, read up to that, take the roles, and be counted among the living."""
         self._crash_kind = int(self._life.worst)
-        cluster_id = await self._membership.register(self.port)
+        cluster_id = await self._membership.register(*self.advertised)
         adopt_cluster(self._env.directory, self._claim.identity, cluster_id)
         self._life.registered(self._membership.epoch)
         while self.observer.caught_up_to <= self._membership.epoch:
@@ -180,6 +179,8 @@ class Broker:
         for work in self._work():
             self._spawn(work)
         self._flushing = self._start(self._flusher.run())
+        await self._membership.alive.wait()
+        ready()
 
     async def _open(self) -> None:
         env, config = self._env, self.config

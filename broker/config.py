@@ -1,11 +1,14 @@
 """What a broker may be told, by Kafka's names with underscores; validated once, at the start."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from tidelog.broker.fetcher import FetchSettings
 from tidelog.broker.flusher import FlushSettings
 from tidelog.controller.snapshots import SnapshotConfig
 from tidelog.protocol.errors import InvalidConfig
+from tidelog.protocol.limits import DEFAULT, Limits
 from tidelog.protocol.types import BrokerId
 from tidelog.storage.config import LogConfig
 
@@ -19,9 +22,11 @@ class BrokerConfig:
     controllers: tuple[tuple[int, str, int], ...]
     """The controllers: id, host and port of each."""
     host: str = "127.0.0.1"
-    """Where it listens, and what it tells others."""
+    """Where it listens."""
     port: int = 9092
     """Where it listens; 0 takes a free port."""
+    advertise: tuple[str, int] | None = None
+    """What it tells others of where it is; port 0: the one that it listens on. None: the address really bound."""
     rack: str = ""
     """Where it stands: replicas are spread over racks, and consumers read nearby."""
     broker_heartbeat_interval_ms: int = 2000
@@ -39,6 +44,8 @@ class BrokerConfig:
     """What replicas that are being added may take from this broker in a second; replicas in sync are never throttled."""
     open_segments: int = 512
     """How many log files are open at once."""
+    limits: Limits = DEFAULT
+    """Of its connections."""
     fetch: FetchSettings = field(default_factory=FetchSettings)
     flush: FlushSettings = field(default_factory=FlushSettings)
     log: LogConfig = field(default_factory=LogConfig)
@@ -66,3 +73,33 @@ class BrokerConfig:
                 f"replica.fetch.wait.max.ms={self.fetch.max_wait_ms}: four of them must fit into "
                 f"replica.lag.time.max.ms={self.replica_lag_time_max_ms}"
             )
+
+
+FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "broker.heartbeat.interval.ms": ("broker_heartbeat_interval_ms",),
+    "broker.session.timeout.ms": ("broker_session_timeout_ms",),
+    "controlled.shutdown.max.ms": ("controlled_shutdown_max_ms",),
+    "flush.bytes": ("flush.flush_bytes",),
+    "flush.ms": ("flush.flush_ms",),
+    "hwm.propagation.ms": ("hwm_propagation_ms",),
+    "index.interval.bytes": ("log.index_interval_bytes",),
+    "leader.replication.throttled.rate": ("replication_throttled_rate_bytes_s",),
+    "log.flush.start.offset.checkpoint.interval.ms": ("flush.log_start_checkpoint_ms",),
+    "max.connections": ("limits.max_connections",),
+    "max.message.bytes": ("log.max_message_bytes",),
+    "metadata.log.max.record.bytes.between.snapshots": (
+        "snapshots.metadata_log_max_record_bytes_between_snapshots",
+    ),
+    "metadata.log.max.snapshot.interval.ms": ("snapshots.metadata_log_max_snapshot_interval_ms",),
+    "open.segments": ("open_segments",),
+    "replica.fetch.max.bytes": ("fetch.partition_max_bytes",),
+    "replica.fetch.min.bytes": ("fetch.min_bytes",),
+    "replica.fetch.response.max.bytes": ("fetch.max_bytes",),
+    "replica.fetch.wait.max.ms": ("fetch.max_wait_ms",),
+    "replica.high.watermark.checkpoint.interval.ms": ("flush.high_watermark_checkpoint_ms",),
+    "replica.lag.time.max.ms": ("replica_lag_time_max_ms",),
+    "replica.socket.timeout.ms": ("fetch.timeout_ms",),
+    "segment.bytes": ("log.segment_bytes",),
+    "segment.ms": ("log.segment_ms",),
+}
+"""What a broker may be told when it starts, and which of its fields that is. Whatever is not here, it does not obey."""

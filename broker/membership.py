@@ -66,14 +66,16 @@ class Membership:
         self._beat = asyncio.Event()
         self._leaving = False
         self._relieved = asyncio.Event()
+        self.alive = asyncio.Event()
+        """Set once the controller has counted this process among the living."""
 
     # ── coming ────────────────────────────────────────────────────────────────────────────────────
 
-    async def register(self, port: int) -> bytes:
-        """Be known to the controller as this process, however long it takes. Answers which cluster this is."""
+    async def register(self, host: str, port: int) -> bytes:
+        """Be known to the controller as this process at that address, however long it takes. Answers which cluster."""
         while True:
             try:
-                reply = await self._observer.call(lambda epoch: self._registration(epoch, port), _REGISTER_MS)
+                reply = await self._observer.call(lambda epoch: self._registration(epoch, host, port), _REGISTER_MS)
             except RequestTimedOut as error:
                 logger.info("broker.not_registered reason=%s", error)
                 continue
@@ -90,14 +92,14 @@ class Membership:
             logger.info("broker.not_registered reason=%s", refusal)
             await asyncio.sleep(self._rng.uniform(0.5, 1.0))
 
-    def _registration(self, quorum_epoch: Epoch, port: int) -> RegisterBroker:
+    def _registration(self, quorum_epoch: Epoch, host: str, port: int) -> RegisterBroker:
         identity, life = self._identity, self._life
         return RegisterBroker(
             self._config.broker_id,
             quorum_epoch,
             life.incarnation_ids[-1],
             identity.directory_id,
-            self._config.host,
+            host,
             port,
             self._config.rack,
             identity.cluster_id.hex() if identity.cluster_id is not None else "",
@@ -152,6 +154,7 @@ class Membership:
             replicas.lease_until_ms = -1
         elif self._observer.connected and reply.renews:
             replicas.lease_until_ms = sent_ms + reply.session_timeout_ms
+            self.alive.set()
         if reply.should_shutdown and self._leaving:
             self._relieved.set()
         return reply.renews and not (reply.fenced or self._leaving)

@@ -1,12 +1,16 @@
 """What a controller may be told, by Kafka's names with underscores; validated once, at the start."""
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from tidelog.controller.active import ActiveConfig
 from tidelog.controller.following import FollowingConfig
 from tidelog.controller.quorum import QuorumConfig
 from tidelog.controller.snapshots import SnapshotConfig
 from tidelog.protocol.errors import InvalidConfig
+from tidelog.protocol.limits import DEFAULT, Limits
+from tidelog.protocol.settings import configured
 from tidelog.protocol.types import BrokerId
 from tidelog.storage.config import LogConfig
 
@@ -28,6 +32,8 @@ class ControllerConfig:
     fast_fencing: bool = True
     """Fence a broker whose connection has ended and whose port refuses (`fast.fencing.enable`). Switch it off where
     brokers advertise an address that refuses for them."""
+    limits: Limits = DEFAULT
+    """Of its connections."""
     quorum: QuorumConfig = field(default_factory=QuorumConfig)
     following: FollowingConfig = field(default_factory=FollowingConfig)
     active: ActiveConfig = field(default_factory=ActiveConfig)
@@ -40,3 +46,43 @@ class ControllerConfig:
             raise InvalidConfig(
                 f"quorum={sorted(ids)}: it must name every controller once, and controller {self.node_id} among them"
             )
+
+
+FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "broker.session.timeout.ms": ("active.liveness.session_timeout_ms",),
+    "controlled.shutdown.max.ms": ("active.liveness.shutdown_patience_ms",),
+    "default.replication.factor": ("active.topics.replication_factor",),
+    "fast.fencing.enable": ("fast_fencing",),
+    "flush.mode": ("active.topics.flush_mode",),
+    "max.connections": ("limits.max_connections",),
+    "metadata.log.max.record.bytes.between.snapshots": (
+        "snapshots.metadata_log_max_record_bytes_between_snapshots",
+    ),
+    "metadata.log.max.snapshot.interval.ms": ("snapshots.metadata_log_max_snapshot_interval_ms",),
+    "metadata.log.segment.bytes": ("log.segment_bytes",),
+    "metadata.log.segment.ms": ("log.segment_ms",),
+    "metadata.max.idle.interval.ms": ("idle_ms",),
+    "min.insync.replicas": ("active.topics.min_isr",),
+    "num.partitions": ("active.topics.partitions",),
+    "quorum.election.timeout.ms": ("quorum.election_timeout_ms",),
+    "quorum.fetch.timeout.ms": (
+        "quorum.fetch_timeout_ms",
+        "following.fetch_timeout_ms",
+        "active.liveness.quorum_fetch_timeout_ms",
+    ),
+}
+"""What a controller may be told when it starts, and which of its fields that is: it does not obey anything else."""
+
+
+def told(config: ControllerConfig, said: Mapping[str, str]) -> ControllerConfig:
+    """The config with what was said; what nobody says but follows from it is in proportion."""
+    config = configured(config, FIELDS, said)
+    following, timeout_ms = config.following, config.following.fetch_timeout_ms
+    return replace(
+        config,
+        following=replace(
+            following,
+            fetch_max_wait_ms=min(following.fetch_max_wait_ms, timeout_ms // 4),
+            connect_timeout_ms=min(following.connect_timeout_ms, timeout_ms // 2),
+        ),
+    )

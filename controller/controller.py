@@ -54,7 +54,6 @@ from tidelog.protocol.errors import (
     UnsupportedVersion,
 )
 from tidelog.protocol.io import Incoming, listen
-from tidelog.protocol.limits import DEFAULT
 from tidelog.protocol.messages import (
     BeginEpoch,
     BrokerHeartbeat,
@@ -101,7 +100,7 @@ class Controller:
         self.fenced_fast: list[BrokerId] = []
         """Who was fenced because its port refused, in the life of this process."""
         self._env = environment
-        self._bounds = Bounds(DEFAULT)
+        self._bounds = Bounds(config.limits)
         self._addresses: dict[BrokerId, Address] = {
             BrokerId(n): (host, port) for n, host, port in config.voters
         }
@@ -152,7 +151,8 @@ class Controller:
             self._group = group
             listener = await listen(self.config.host, self.config.port, self._receive, self._bounds)
             self.port = listener.port
-            self._addresses[self.node_id] = self.config.host, listener.port
+            host, port = self._addresses[self.node_id]
+            self._addresses[self.node_id] = host, port or listener.port
             self._begin()
             try:
                 flushes = self._start(self._flush())

@@ -17,11 +17,13 @@ checks what it is asked with the very table by which brokers read what was commi
 import difflib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from tidelog.protocol.batch import HEADER_SIZE
 from tidelog.protocol.errors import InvalidConfig
+
+Config = TypeVar("Config")
 
 Settings: TypeAlias = Mapping[tuple[str, str, str], str | None]
 """What is set: of what kind of thing, of which one, which setting; None, as if it were not there: not set."""
@@ -144,6 +146,15 @@ _TABLE: Final = (
     _setting(BROKER, "broker.session.timeout.ms", whole(1, _I31), 9000, "How long a broker may be silent before others take over.", AT_START),
     _setting(BROKER, "hwm.propagation.ms", whole(1, _I31), 100, "How soon followers that are read from hear what is committed.", AT_START),
     _setting(BROKER, "flush.ms", whole(1, _I31), 30_000, "Every log is flushed at least this often.", AT_START),
+    _setting(BROKER, "flush.bytes", whole(1, _I63), 64 << 20, "And all logs are, when so many bytes are new in them: what a restart has to check at most.", AT_START),
+    _setting(BROKER, "replica.socket.timeout.ms", whole(1, _I31), 5000, "How much longer than its wait a follower's fetch may take before it connects anew.", AT_START),
+    _setting(BROKER, "replica.high.watermark.checkpoint.interval.ms", whole(1, _I31), 5000, "How often it is written down how far partitions are committed.", AT_START),
+    _setting(BROKER, "log.flush.start.offset.checkpoint.interval.ms", whole(1, _I31), 60_000, "How often it is written down where logs start.", AT_START),
+    _setting(BROKER, "controlled.shutdown.max.ms", whole(0, _I31), 30_000, "How long a stop waits until others lead what the broker led.", AT_START),
+    _setting(BROKER, "open.segments", whole(16, _I31), 512, "How many log files are open at once.", AT_START),
+    _setting(BROKER, "max.connections", whole(16, _I31), 2000, "How many connections a node serves.", AT_START),
+    _setting(BROKER, "metadata.log.max.record.bytes.between.snapshots", whole(1, _I63), 20 << 20, "After how many bytes of the metadata log a snapshot is taken: what a start has to replay at most.", AT_START),
+    _setting(BROKER, "metadata.log.max.snapshot.interval.ms", whole(0, _I63), 3_600_000, "After what time one is taken, if there is anything new; 0: time does not matter.", AT_START),
     _setting(CLUSTER, "num.partitions", whole(1, 5000), 1, "How many partitions a topic has that does not say."),
     _setting(CLUSTER, "default.replication.factor", whole(1, 2**15 - 1), 3, "How many replicas a topic has that does not say."),
     _setting(CLUSTER, "auto.create.topics.enable", FLAG, "false", "Whether a topic that is asked for and missing is made."),
@@ -159,6 +170,9 @@ _TABLE: Final = (
     _setting(CLUSTER, MOVE_RATE, whole(1, _I63), None, "What one broker hands out in a second for moves, until they have ended.", "it is set by `tidelog partition move --throttle` and ends with the moves"),
     _setting(CLUSTER, "quorum.fetch.timeout.ms", whole(1, _I31), 2000, "How long controllers take to notice that their leader is gone.", AT_START),
     _setting(CLUSTER, "quorum.election.timeout.ms", whole(1, _I31), 1000, "How long a candidate waits for votes, at least.", AT_START),
+    _setting(CLUSTER, "metadata.log.segment.bytes", whole(1024, _I31), 16 << 20, "How large a file of the metadata log becomes on a controller.", AT_START),
+    _setting(CLUSTER, "metadata.log.segment.ms", whole(1, _I63), 7 * 24 * 3_600_000, "How much time a file of it spans.", AT_START),
+    _setting(CLUSTER, "metadata.max.idle.interval.ms", whole(1, _I31), 500, "How often the active controller writes that nothing happened.", AT_START),
 )  # fmt: skip
 
 SETTINGS: Final[Mapping[str, Setting]] = {setting.key: setting for setting in _TABLE}
@@ -260,3 +274,35 @@ def unclean_recovery(settings: Settings, topic: str) -> str:
 
 def _nearness(found: Found) -> int:
     return (DEFAULT, CLUSTER, TOPIC).index(found.source)
+
+
+# ── what a process is started with ────────────────────────────────────────────────────────────────────
+
+
+def configured(config: Config, fields: Mapping[str, tuple[str, ...]], said: Mapping[str, str]) -> Config:
+    """The config with what was said in its fields: all at once, so that what belongs together is checked together.
+
+    `fields` names for each setting the fields that it is, as `fetch.max_wait_ms` within a config of its own.
+    """
+    changes: dict[str, Any] = {}
+    for key, value in said.items():
+        for path in fields[key]:
+            *outer, name = path.split(".")
+            inner = changes
+            for part in outer:
+                inner = inner.setdefault(part, {})
+            inner[name] = value
+    return _changed(config, changes)
+
+
+def _changed(config: Config, changes: Mapping[str, Any]) -> Config:
+    values: dict[str, Any] = {}
+    for name, value in changes.items():
+        now = getattr(config, name)
+        if isinstance(value, Mapping):
+            values[name] = _changed(now, value)
+        elif isinstance(now, str):
+            values[name] = value
+        else:
+            values[name] = value == "true" if isinstance(now, bool) else int(value)
+    return replace(config, **values)  # type: ignore[type-var]  # every config is a dataclass

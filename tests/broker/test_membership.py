@@ -67,7 +67,7 @@ async def test_a_registration_says_which_start_it_is_and_who_was_there_since_the
     life_of(disk, 1).registered(50)
     life_of(disk, 2)
     controller = Controller(REGISTERED)
-    await member(controller, life_of(disk, 3)).register(9092)
+    await member(controller, life_of(disk, 3)).register("127.0.0.1", 9092)
     asked = controller.asked[0]
     assert (asked.start, asked.incarnation_id) == (3, b"\x03" * 16)
     assert asked.incarnation_ids == (b"\x01" * 16, b"\x02" * 16, b"\x03" * 16)
@@ -75,7 +75,7 @@ async def test_a_registration_says_which_start_it_is_and_who_was_there_since_the
 
 async def test_who_has_lost_count_goes_on_above_what_is_registered() -> None:
     controller, disk = Controller(TOO_LATE, REGISTERED), SimulatedDisk(Random(0))
-    assert await member(controller, life_of(disk, 1)).register(9092) == CLUSTER
+    assert await member(controller, life_of(disk, 1)).register("127.0.0.1", 9092) == CLUSTER
     assert [asked.start for asked in controller.asked] == [1, 41]
     assert life_of(disk, 2).start == 42
 
@@ -85,7 +85,7 @@ async def test_an_older_copy_of_a_directory_ends_instead_of_taking_over() -> Non
     life_of(disk, 1).registered(50)
     controller = Controller(TOO_LATE, REGISTERED)
     with pytest.raises(InvalidRegistration, match="comes too late"):
-        await member(controller, life_of(disk, 2)).register(9092)
+        await member(controller, life_of(disk, 2)).register("127.0.0.1", 9092)
     assert len(controller.asked) == 1
 
 
