@@ -6,7 +6,7 @@ from typing import Final
 
 from tidelog.controller.following import Address
 from tidelog.protocol.bounds import Bounds
-from tidelog.protocol.errors import ConnectionFailed, TidelogError
+from tidelog.protocol.errors import ConnectionFailed, RequestTimedOut, TidelogError
 from tidelog.protocol.io import Connection, connect
 from tidelog.protocol.messages import Hello, Reply, Request
 from tidelog.protocol.types import BrokerId
@@ -36,7 +36,12 @@ class Peers:
             replaced, self._connections[to] = self._connections.get(to), connection
             if replaced is not None:
                 replaced.close()
-        reply, _ = await connection.call(request, timeout_ms=max(deadline - loop.time(), 0) * 1000)
+        try:
+            reply, _ = await connection.call(request, timeout_ms=max(deadline - loop.time(), 0) * 1000)
+        except RequestTimedOut:
+            # Perhaps only the way there is dead: the next call finds another one, or hears that there is none.
+            connection.abort()
+            raise
         return reply
 
     def close(self) -> None:
