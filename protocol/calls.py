@@ -36,6 +36,11 @@ class Calls(Generic[T]):
     def __len__(self) -> int:
         return len(self._in_flight)
 
+    @property
+    def oldest(self) -> int | None:
+        """The correlation of the call that has waited longest; None: there is none."""
+        return next(iter(self._in_flight), None)
+
     def begin(self, waiter: T, deadline_ms: float) -> int:
         """A new call: its correlation."""
         correlation = self._last % CORRELATION_MAX + 1

@@ -5,6 +5,7 @@ is a fact with its numbers; the class's docstring is the way out. Codes below 10
 operators can look them up; ours begin at 1000, and those from 1010 on never travel.
 """
 
+from collections.abc import Mapping
 from typing import ClassVar, Final
 
 NONE: Final = 0
@@ -404,6 +405,22 @@ class UnsupportedFormat(TidelogError, code=1022):
 
 class NotADataDirectory(TidelogError, code=1023):
     """The directory holds files but no `meta.properties`: choose an empty directory or a tidelog one."""
+
+
+class Unsupported(TidelogError, code=1030):
+    """This tidelog does not have that yet: leave the option out."""
+
+
+class ClientClosed(TidelogError, code=1031):
+    """The client, the producer or the consumer was closed: make a new one."""
+
+
+class SeveralErrors(TidelogError, code=1032):
+    """Some of what was asked for was refused: the message names each, `errors` holds them by name."""
+
+    def __init__(self, message: str = "", errors: Mapping[str, TidelogError] | None = None) -> None:
+        super().__init__(message)
+        self.errors: dict[str, TidelogError] = dict(errors or {})
 
 
 def error_of(code: int, message: str) -> TidelogError:

@@ -82,6 +82,11 @@ class Connection(asyncio.BufferedProtocol):
         return len(self._calls)
 
     @property
+    def oldest(self) -> int | None:
+        """The number of the call that has waited longest: while it is the same, no answer to it has come."""
+        return self._calls.oldest
+
+    @property
     def writable(self) -> bool:
         """Whether what is sent now leaves at once, because the peer reads."""
         return not self.closed and not self._outbox.paused

@@ -1,0 +1,1 @@
+"""The client's faces to the world: connections, the session over them, and what users hold."""
