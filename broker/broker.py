@@ -91,7 +91,7 @@ class Broker:
         """Once it is registered."""
         self.observer: Observer
         self.data: DataDirectory
-        self.port = config.port
+        self.host, self.port = config.host, config.port
         """Where it really listens."""
         self.advertised = config.host, config.port
         """Where others are told to find it."""
@@ -138,9 +138,12 @@ class Broker:
         async with asyncio.TaskGroup() as group:
             self._group = group
             listener = await listen(self.config.host, self.config.port, self._receive, self._bounds)
-            self.port = listener.port
+            self.host, self.port = listener.host, listener.port
             host, port = self.config.advertise or (listener.host, 0)
             self.advertised = host, port or listener.port
+            logger.info(
+                "broker.listening host=%s port=%d advertised=%s:%d", self.host, self.port, *self.advertised
+            )
             try:
                 self._spawn(self.observer.run())
                 self._spawn(self._join(ready))
@@ -155,6 +158,22 @@ class Broker:
     def stop(self) -> None:
         """Stop in order: leave the cluster, answer everybody, close the data directory so that nothing is scanned."""
         self._stop_asked.set()
+
+    def not_ready(self) -> str | None:
+        """Why it does not serve now, in words; None: it does."""
+        if self._stop_asked.is_set():
+            return "the broker is stopping"
+        if not self.serving:
+            return "the broker has not joined the cluster yet"
+        if not self.replicas.has_lease(self._clocks.boot_ms()):
+            return "the broker holds no lease: the controller has fenced it, or does not answer"
+        return None
+
+    @property
+    def cluster_id(self) -> str:
+        """Whose it is, in hex; empty until that is known."""
+        known = self.observer.image.cluster_id
+        return known.hex() if known is not None else ""
 
     def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = self._group.create_task(work)
@@ -172,6 +191,12 @@ class Broker:
         cluster_id = await self._membership.register(*self.advertised)
         adopt_cluster(self._env.directory, self._claim.identity, cluster_id)
         self._life.registered(self._membership.epoch)
+        logger.info(
+            "broker.registered id=%d epoch=%d cluster=%s",
+            self.config.broker_id,
+            self._membership.epoch,
+            cluster_id.hex(),
+        )
         while self.observer.caught_up_to <= self._membership.epoch:
             self._replayed.clear()
             await self._replayed.wait()
@@ -214,7 +239,6 @@ class Broker:
         self._membership = Membership(config, self.observer, self._claim.identity, self._life, env.rng)
 
     def _halt(self, what: str, error: OSError) -> NoReturn:
-        logger.critical("storage.failed %s error=%r", what, error)
         self._env.halt(f"{what}: {error}")
 
     # ── roles ─────────────────────────────────────────────────────────────────────────────────────

@@ -35,7 +35,9 @@ class Noun(NamedTuple):
 
 
 NOUNS: Final[Mapping[str, Noun]] = {
+    "broker": Noun("tidelog.cli.broker", "broker", "Run brokers, and look at them."),
     "cluster": Noun("tidelog.cli.cluster", "cluster", "Look at a cluster as a whole."),
+    "controller": Noun("tidelog.cli.controller", "controller", "Run controllers."),
     "log": Noun("tidelog.cli.log", "log", "Look into a log on disk; needs no broker."),
 }
 

@@ -16,7 +16,7 @@ What it keeps true:
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from typing import Any, Final, NoReturn
 
 from tidelog.controller.active import Active
@@ -68,7 +68,7 @@ from tidelog.protocol.messages import (
     VoteReply,
     Welcome,
 )
-from tidelog.protocol.types import BrokerId, Epoch
+from tidelog.protocol.types import NO_BROKER, BrokerId, Epoch
 from tidelog.replication.breathing import breathing
 from tidelog.storage.data_directory import DataDirectory
 from tidelog.storage.environment import Environment, take_directory
@@ -91,8 +91,10 @@ class Controller:
     def __init__(self, config: ControllerConfig, environment: Environment) -> None:
         self.config = config
         self.node_id = config.node_id
-        self.port = config.port
+        self.host, self.port = config.host, config.port
         """Where it really listens."""
+        self.settled = asyncio.Event()
+        """Set once it has led, or followed somebody who leads."""
         self.quorum: Quorum
         self.metadata: MetadataLog
         self.active: Active | None = None
@@ -142,6 +144,26 @@ class Controller:
         """The cluster with all that this node's log says."""
         return self.metadata.working
 
+    @property
+    def address(self) -> Address:
+        """Where the quorum finds it."""
+        return self._addresses[self.node_id]
+
+    @property
+    def cluster_id(self) -> str:
+        """Whose it is, in hex; empty until that is known."""
+        return self.quorum.cluster_id
+
+    @property
+    def failures(self) -> Mapping[BrokerId, str]:
+        """Why each of the others could not be followed that was tried since one could."""
+        return self._following.failures if self._following is not None else {}
+
+    @property
+    def follows(self) -> bool:
+        """Whether it hears somebody who leads."""
+        return self._following is not None and self._following.connection is not None
+
     # ── a life ────────────────────────────────────────────────────────────────────────────────────
 
     async def run(self, ready: Callable[[], None] = lambda: None) -> None:
@@ -150,9 +172,10 @@ class Controller:
         async with asyncio.TaskGroup() as group:
             self._group = group
             listener = await listen(self.config.host, self.config.port, self._receive, self._bounds)
-            self.port = listener.port
+            self.host, self.port = listener.host, listener.port
             host, port = self._addresses[self.node_id]
             self._addresses[self.node_id] = host, port or listener.port
+            logger.info("controller.listening host=%s port=%d", self.host, self.port)
             self._begin()
             try:
                 flushes = self._start(self._flush())
@@ -243,7 +266,6 @@ class Controller:
         self._claim.lock.release()
 
     def _halt(self, what: str, error: OSError) -> NoReturn:
-        logger.critical("storage.failed %s error=%r", what, error)
         self._env.halt(f"{what}: {error}")
 
     def _start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
@@ -414,6 +436,7 @@ class Controller:
             new_id=self._env.new_id,
             appended=self._grown,
         )
+        self.settled.set()
         logger.info("controller.active id=%d epoch=%d", self.node_id, self.quorum.epoch)
         active = self.active
         self._contacts = Contacts(
@@ -463,6 +486,8 @@ class Controller:
 
     def _told(self) -> None:
         """The quorum has heard something while it followed."""
+        if self.quorum.leader_id != NO_BROKER:
+            self.settled.set()
         self._carry([])
         if self.quorum.high_watermark > self.metadata.committed_end:
             self._committed()

@@ -183,6 +183,8 @@ class Following:
         """To the leader, once it has answered as such."""
         self.found = asyncio.Event()
         """Set whenever there is a new connection."""
+        self.failures: dict[BrokerId, str] = {}
+        """Why each controller that was tried last in vain could not be followed, until one can."""
         self.config = config or FollowingConfig()
         self._copy = copy
         self._controllers = dict(controllers)
@@ -230,7 +232,8 @@ class Following:
                 timeout_ms=self.config.connect_timeout_ms,
             )
         except TidelogError as error:
-            logger.info("controller.unreachable id=%d error=%r", controller, str(error))
+            logger.debug("controller.unreachable id=%d error=%r", controller, str(error))
+            self.failures[controller] = str(error)
             return False
         try:
             return await self._follow(controller, connection)
@@ -257,6 +260,7 @@ class Following:
                     image = await copy.archive.fetch(ask, entry.snapshot)
             except TidelogError as error:
                 logger.info("controller.lost id=%d error=%r", controller, str(error))
+                self.failures[controller] = str(error)
                 return self.connection is connection
             if image is not None:
                 copy.installed(image)
@@ -267,12 +271,14 @@ class Following:
                 if hint is not None and hint == Leader(NO_BROKER, copy.quorum_epoch):
                     copy.denied(controller)
                 if hint is None or not copy.heard_of(hint.id, hint.leader_epoch) or hint.id != controller:
+                    self.failures[controller] = f"controller {controller} does not lead"
                     return self.connection is connection
                 followership = Followership(Leading(controller, copy.quorum_epoch))
             elif not entry.error:
                 copy.heard_of(controller, asked.leader_epoch)
             if entry.error in _NOT_HERE or not entry.error:
                 self.connection = connection
+                self.failures.clear()
                 self.found.set()
             if asked.leader_epoch == copy.quorum_epoch and followership.is_current(asked, copy.view()):
                 step = followership.on_fetched(asked, entry, copy.view())

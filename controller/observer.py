@@ -92,6 +92,11 @@ class Observer:
         connection = self._following.connection
         return connection is not None and not connection.closed
 
+    @property
+    def failures(self) -> Mapping[BrokerId, str]:
+        """Why each controller could not be followed that was tried since the last one that could."""
+        return self._following.failures
+
     # ── speaking to the active controller ─────────────────────────────────────────────────────────
 
     async def call(self, build: Build, timeout_ms: float) -> Reply:

@@ -1,0 +1,66 @@
+"""A broker as its process sees it: where it is, whether it serves, whom it does not hear, what has changed."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tidelog.broker.broker import Broker
+from tidelog.broker.config import BrokerConfig
+from tidelog.cli.node.addresses import tried
+from tidelog.cli.options import Address
+from tidelog.controller.observer import Observer
+from tidelog.storage.environment import Environment
+
+logger = logging.getLogger(__name__)
+
+
+class BrokerNode:
+    """One broker."""
+
+    def __init__(self, config: BrokerConfig, environment: Environment) -> None:
+        self.broker = Broker(config, environment)
+        self._directory = environment.directory.path
+        self._connected = False
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        """Serve until stopped."""
+        await self.broker.run(ready)
+
+    def stop(self) -> None:
+        """Leave the cluster, and stop."""
+        self.broker.stop()
+
+    def about(self) -> Mapping[str, Any]:
+        """Where it is and whose."""
+        broker = self.broker
+        return {
+            "host": broker.host,
+            "port": broker.port,
+            "advertised": str(Address(*broker.advertised)),
+            "cluster_id": broker.cluster_id,
+            "data": self._directory,
+        }
+
+    def not_ready(self) -> str | None:
+        """Why it does not serve."""
+        return self.broker.not_ready()
+
+    @property
+    def _observer(self) -> Observer | None:
+        """Once the logs are open."""
+        return getattr(self.broker, "observer", None)
+
+    def unheard(self) -> str | None:
+        """Which controllers it cannot reach."""
+        observer = self._observer
+        if observer is not None and observer.connected:
+            return None
+        return tried(self.broker.config.controllers, observer.failures if observer is not None else {})
+
+    def look(self) -> None:
+        """Whether the way to the controller has come or gone."""
+        observer = self._observer
+        connected = observer is not None and observer.connected
+        if observer is not None and connected and not self._connected:
+            logger.info("controller.found id=%d epoch=%d", observer.controller_id, observer.quorum_epoch)
+        self._connected = connected

@@ -1,0 +1,94 @@
+"""`tidelog broker start`: a broker that is this process."""
+
+from collections.abc import Sequence
+
+import click
+
+from tidelog.cli.node.command import Asked, NodeVerb, gather, node_options
+
+
+@click.command(
+    cls=NodeVerb,
+    examples=(
+        "tidelog broker start --id 1 --controllers 1@127.0.0.1:9192 --data ./broker-1",
+        "tidelog broker start --id 2 --listen 127.0.0.1:0 --controllers 1@127.0.0.1:9192 --data ./broker-2 --rack b",
+        "tidelog broker start -c broker.toml -X broker.session.timeout.ms=6000",
+        "TIDELOG_BROKER_RACK=b tidelog broker start -c broker.toml",
+    ),
+)
+@node_options("broker")
+@click.option("--controllers", metavar="ID@HOST:PORT,...", help="The controllers of the cluster.")
+@click.option("--rack", metavar="RACK", help="Where it stands: replicas are spread over racks.")
+@click.option(
+    "--advertise",
+    metavar="HOST:PORT",
+    help="What others are told of where it is. [default: what it listens on]",
+)
+@click.pass_context
+def start(ctx: click.Context, config: str | None, pairs: Sequence[str], **flags: str | None) -> int:
+    """Be a broker, until a signal ends it.
+
+    Settings have Kafka's names. What a flag or -X says wins over the environment (TIDELOG_BROKER_RACK for broker.rack),
+    and that over the file.
+    """
+    asked = gather(
+        ctx,
+        "broker",
+        config,
+        pairs,
+        {
+            "node.id": flags["node_id"],
+            "listeners": flags["listen"],
+            "advertised.listeners": flags["advertise"],
+            "controller.quorum.voters": flags["controllers"],
+            "log.dir": flags["data"],
+            "broker.rack": flags["rack"],
+            "http.listener": flags["http"],
+            "ready.file": flags["ready_file"],
+            "logging.format": flags["log_format"],
+            "logging.level": flags["log_level"],
+        },
+    )
+    return _start(asked)
+
+
+def _start(asked: Asked) -> int:
+    # Imported here because a help page must not pay for them.
+    from tidelog.broker.config import FIELDS, BrokerConfig  # noqa: PLC0415
+    from tidelog.cli.broker.node import BrokerNode  # noqa: PLC0415
+    from tidelog.cli.node.begin import begin  # noqa: PLC0415
+    from tidelog.protocol.errors import InvalidConfig  # noqa: PLC0415
+    from tidelog.protocol.settings import configured  # noqa: PLC0415
+    from tidelog.protocol.types import BrokerId  # noqa: PLC0415
+
+    listen = asked.address("listeners", "127.0.0.1:9092")
+    assert listen is not None
+    advertise = asked.address("advertised.listeners")
+    number = int(asked.needed("node.id", "which broker this is, as --id 1"))
+    controllers = asked.needed(
+        "controller.quorum.voters", "the controllers, as --controllers 1@127.0.0.1:9192"
+    )
+    try:
+        config = configured(
+            BrokerConfig(
+                broker_id=BrokerId(number),
+                controllers=asked.voters(controllers),
+                host=listen.host,
+                port=listen.port,
+                advertise=tuple(advertise) if advertise else None,
+                rack=asked.text("broker.rack", "") or "",
+            ),
+            FIELDS,
+            asked.settings,
+        )
+    except InvalidConfig as error:
+        raise asked.misused(str(error)) from error
+
+    return begin(
+        asked,
+        listen,
+        lambda environment: BrokerNode(config, environment),
+        files=config.open_segments,
+        connections=config.limits.max_connections,
+        nameless=None if advertise else "say with --advertise HOST:PORT where others find it",
+    )

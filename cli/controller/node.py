@@ -1,0 +1,76 @@
+"""A controller as its process sees it: where it is, whether it serves, whom it does not hear, what has changed."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tidelog.cli.node.addresses import tried
+from tidelog.cli.options import Address
+from tidelog.controller.config import ControllerConfig
+from tidelog.controller.controller import Controller
+from tidelog.protocol.types import NO_BROKER
+from tidelog.storage.environment import Environment
+
+
+class ControllerNode:
+    """One controller."""
+
+    def __init__(self, config: ControllerConfig, environment: Environment) -> None:
+        self.controller = Controller(config, environment)
+        self._directory = environment.directory.path
+        self._others = [voter for voter in config.voters if voter[0] != config.node_id]
+        self._stopping = False
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        """Serve until stopped. Ready is who leads, or follows somebody who does."""
+        waiting = asyncio.create_task(self._settled(ready))
+        try:
+            await self.controller.run()
+        finally:
+            waiting.cancel()
+
+    async def _settled(self, ready: Callable[[], None]) -> None:
+        await self.controller.settled.wait()
+        ready()
+
+    def stop(self) -> None:
+        """Let another one lead, and stop."""
+        self._stopping = True
+        self.controller.stop()
+
+    def about(self) -> Mapping[str, Any]:
+        """Where it is and whose."""
+        node = self.controller
+        return {
+            "host": node.host,
+            "port": node.port,
+            "advertised": str(Address(*node.address)),
+            "cluster_id": node.cluster_id,
+            "data": self._directory,
+        }
+
+    def not_ready(self) -> str | None:
+        """Why it neither leads nor follows."""
+        node = self.controller
+        if self._stopping:
+            return "the controller is stopping"
+        if not node.settled.is_set() and not hasattr(node, "quorum"):
+            return "the controller is opening its log"
+        quorum = node.quorum
+        if node.active is not None or (node.follows and quorum.leader_id != NO_BROKER):
+            return None
+        if quorum.leads:
+            return f"its election in epoch {quorum.epoch} is not committed yet"
+        if quorum.leader_id == NO_BROKER:
+            return f"no controller leads in epoch {quorum.epoch} of the quorum"
+        return f"controller {quorum.leader_id} leads the quorum, and does not answer"
+
+    def unheard(self) -> str | None:
+        """Which of the others it cannot reach, while nobody leads."""
+        node = self.controller
+        if self.not_ready() is None or not self._others:
+            return None
+        return tried(self._others, node.failures)
+
+    def look(self) -> None:
+        """The controller tells its changes itself."""

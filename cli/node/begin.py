@@ -1,0 +1,49 @@
+"""From what was asked to a running node: look at the machine, then serve. Imported when a node starts, not for help."""
+
+import logging
+import os
+
+from tidelog.cli.node import logs
+from tidelog.cli.node.command import DESCRIPTORS_BESIDE, Asked
+from tidelog.cli.node.machine import look_at, raise_descriptors, refuse_without_asserts
+from tidelog.cli.node.process import Launch, Make, serve
+from tidelog.cli.options import Address
+
+logger = logging.getLogger(__name__)
+
+
+def begin(
+    asked: Asked, listen: Address, make: Make, *, files: int, connections: int, nameless: str | None
+) -> int:
+    """Be that node until it ends; the exit code. `nameless`: what is missing if it listens on all addresses."""
+    role = asked.role
+    launch = Launch(
+        role=role,
+        id=int(asked.needed("node.id", f"which {role} this is, as --id 1")),
+        listen=listen,
+        data=asked.needed("log.dir", f"where the {role} keeps its data, as --data ./{role}-1"),
+        http=asked.address("http.listener"),
+        ready_file=asked.text("ready.file"),
+        json=asked.json,
+    )
+    refuse_without_asserts()
+    raise_descriptors(
+        files + connections + DESCRIPTORS_BESIDE,
+        f"{files} of logs, {connections} connections, {DESCRIPTORS_BESIDE} others",
+    )
+    standing = look_at(listen)
+    if standing.everywhere and nameless is not None:
+        raise asked.misused(f"--listen {listen} means every address of this machine: {nameless}")
+    moderation = logs.set_up(
+        asked.text("logging.level", "info") or "",
+        asked.text("logging.format", "auto") or "",
+        colour=not os.environ.get("NO_COLOR"),
+    )
+    if not standing.loopback:
+        logger.warning(
+            "%s.open listen=%s note=%s",
+            role,
+            listen,
+            "whoever reaches this address may read and write: there is no authentication yet",
+        )
+    return serve(launch, moderation, make)

@@ -1,0 +1,61 @@
+"""Why a node does not start, each in one line: the fact, and what to do about it."""
+
+import errno
+import os
+from typing import Final
+
+import click
+
+from tidelog.protocol.errors import (
+    DirectoryLocked,
+    InconsistentClusterId,
+    NotADataDirectory,
+    TidelogError,
+    UnsupportedFormat,
+    WrongIdentity,
+)
+
+_WAY_OUT: Final = (
+    DirectoryLocked,
+    InconsistentClusterId,
+    NotADataDirectory,
+    UnsupportedFormat,
+    WrongIdentity,
+)
+"""Errors whose message is only the fact."""
+
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+def refusal(error: BaseException, data: str) -> click.ClickException:
+    """The one line for whatever kept a node from starting with this data directory."""
+    if isinstance(error, _WAY_OUT):
+        return click.ClickException(f"{error.message}: {error.way_out()}" if error.message else str(error))
+    if isinstance(error, TidelogError):
+        return click.ClickException(str(error))
+    assert isinstance(error, OSError), error
+    where = os.fsdecode(error.filename) if error.filename else data
+    if error.errno in _FULL:
+        return click.ClickException(
+            f"the disk that holds {data} is full ({_free(data)} bytes are free): make room on it, or choose another "
+            "one with --data"
+        )
+    if isinstance(error, NotADirectoryError | FileExistsError):
+        return click.ClickException(
+            f"{where} is a file: --data must name a directory, which need not be there yet"
+        )
+    if isinstance(error, PermissionError) or error.errno == errno.EROFS:
+        return click.ClickException(
+            f"{where} cannot be written ({error.strerror}): give user {os.geteuid()} the right to, or choose another "
+            "directory with --data"
+        )
+    return click.ClickException(
+        f"{where}: {error.strerror or error}: the data directory {data} cannot be used"
+    )
+
+
+def _free(path: str) -> int:
+    while not os.path.isdir(path):
+        path = os.path.dirname(os.path.abspath(path))
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize

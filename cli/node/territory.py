@@ -1,0 +1,54 @@
+"""The data directory of a node that is about to start: made if it is missing, and gone again if the start is refused.
+
+What it keeps true: only what this start has made is removed, and only while no other process has it. A directory that
+held a node before is never touched here.
+"""
+
+import os
+import shutil
+
+from tidelog.storage.files import Directory
+from tidelog.storage.identity import LOCK
+from tidelog.storage.io import open_directory
+
+
+class Territory:
+    """One data directory, by its path."""
+
+    def __init__(self, path: str) -> None:
+        self.path = os.path.abspath(path)
+        self._made: list[str] = []
+        """Directories that are this start's, the outermost first."""
+        self._was_empty = False
+
+    def take(self) -> Directory:
+        """The directory, made with those above it where they are missing. OSError: it cannot be."""
+        missing, above = [], self.path
+        while not os.path.lexists(above):
+            missing.insert(0, above)
+            above = os.path.dirname(above)
+        self._made = missing
+        directory = open_directory(self.path, create=True)
+        self._was_empty = not directory.names()
+        return directory
+
+    def give_back(self) -> None:
+        """The start was refused: what it has made goes."""
+        if not self._was_empty or not self._is_ours():
+            return
+        for name in os.listdir(self.path):
+            there = os.path.join(self.path, name)
+            if os.path.isdir(there) and not os.path.islink(there):
+                shutil.rmtree(there)
+            else:
+                os.unlink(there)
+        for made in reversed(self._made):
+            os.rmdir(made)
+
+    def _is_ours(self) -> bool:
+        """Whether no other process has come in meanwhile: its lock is on record with its pid."""
+        try:
+            with open(os.path.join(self.path, LOCK), encoding="ascii") as file:
+                return file.read().strip() in {"", str(os.getpid())}
+        except FileNotFoundError:
+            return True
