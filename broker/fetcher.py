@@ -301,7 +301,8 @@ class Fetcher:
                 raise ConnectionFailed(f"the address of broker {self._leader} is not known")
             host, port = address
             timeout_ms = self._follow.settings.timeout_ms
+            hello = Hello(client_id=f"broker-{self._follow.replicas.around.me}")
             self._connection = await connect(
-                host, port, Hello(), bounds=self._follow.bounds, timeout_ms=timeout_ms
+                host, port, hello, bounds=self._follow.bounds, timeout_ms=timeout_ms
             )
         return self._connection

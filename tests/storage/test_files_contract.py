@@ -12,13 +12,16 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from tidelog.storage.files import Directory, File, Lock, is_name, read_whole, write_whole
 from tidelog.storage.io import open_directory
+from tidelog.testing.disk import Disk
 from tidelog.testing.simulation.disk import SimulatedDisk
 
 
-@pytest.fixture(params=["real", "simulated"])
+@pytest.fixture(params=["real", "simulated", "watched"])
 def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Directory:
     if request.param == "real":
         return open_directory(str(tmp_path))
+    if request.param == "watched":
+        return Disk(str(tmp_path)).mount()
     return SimulatedDisk(random.Random(1)).open_directory()
 
 
