@@ -423,6 +423,28 @@ class SeveralErrors(TidelogError, code=1032):
         self.errors: dict[str, TidelogError] = dict(errors or {})
 
 
+class DeliveryError(TidelogError, code=1033):
+    """Records were not acknowledged: send them again if a second copy does no harm where the message says that they may
+    be written.
+    """
+
+    def __init__(self, message: str = "", undelivered: int = 0) -> None:
+        super().__init__(message)
+        self.undelivered = undelivered
+        """How many records."""
+
+
+class LogTruncated(TidelogError, code=1034):
+    """Records that were read are gone from the log, an unclean election has cut them off: seek to where it parts, or set
+    auto_offset_reset.
+    """
+
+    def __init__(self, message: str = "", offset: int = -1) -> None:
+        super().__init__(message)
+        self.offset = offset
+        """Up to where what was read is still there; -1: nobody can say."""
+
+
 def error_of(code: int, message: str) -> TidelogError:
     """The error that a peer reported, as the class that it is; a code from the future keeps its number."""
     error = BY_CODE.get(code)

@@ -1,0 +1,508 @@
+"""Records on their way into batches: a pure machine, and the producer's hot path.
+
+    append ──► a lane's open batch ──► its queue, oldest first ──► (`sending`) ──► finished or failed
+               full, or taken by `sending`
+
+What it keeps true:
+
+* A record is put into the open batch of its partition, or refused before anything has changed.
+* What is here and not ended never exceeds `buffer_memory` by more than one record that fits into nothing else;
+  `append` answers None when there is no room, and who waited first is served first.
+* Each record costs a few list appends: no object of its own but the small handle that the caller is given, no clock,
+  no encoding. A batch has one end, told to all who wait for any of its records.
+"""
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from random import Random
+from typing import Any, Final, Generic, TypeVar, cast
+
+from tidelog.client.partitioning import Hashes, next_sticky
+from tidelog.protocol.errors import InvalidRecord, MessageTooLarge, TidelogError, UnknownTopicOrPartition
+from tidelog.protocol.records import decode, encode
+from tidelog.protocol.types import (
+    NO_BROKER,
+    NO_EPOCH,
+    NO_OFFSET,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    BrokerId,
+    Epoch,
+    Offset,
+    TopicId,
+)
+
+RECORD_OVERHEAD: Final = 6
+"""What a record takes in a batch besides its key, value and headers, about."""
+
+H = TypeVar("H")
+"""What who appends a record is given: the batch and the record's place in it."""
+
+GivenHeaders = Sequence[tuple[str, bytes | None]]
+
+
+class Batch:
+    """Records of one partition that travel together, and what has become of them."""
+
+    __slots__ = (
+        "append_ms",
+        "attempts",
+        "base_offset",
+        "cause",
+        "clock_ms",
+        "count",
+        "data",
+        "deadline_ms",
+        "done",
+        "error",
+        "explicit",
+        "generation",
+        "headers",
+        "keys",
+        "lane",
+        "listeners",
+        "number",
+        "opened_ms",
+        "room",
+        "sequence",
+        "shipment",
+        "size",
+        "starts",
+        "times",
+        "told",
+        "uncertain",
+        "values",
+    )
+
+    def __init__(self, lane: "Lane", number: int, room: int, opened_ms: float, deadline_ms: float) -> None:
+        self.lane = lane
+        self.number = number
+        """Batches of a lane are sent in the order of their numbers."""
+        self.values: list[bytes | None] = []
+        self.keys: list[bytes | None] = []
+        self.headers: dict[int, GivenHeaders] | None = None
+        self.explicit: dict[int, int] | None = None
+        """Times that records were given, by their places."""
+        self.starts: list[int] = []
+        self.times: list[int] = []
+        """The wall clock: from `starts[i]` on records have `times[i]`."""
+        self.clock_ms = -1
+        self.room = room
+        """How many bytes more it takes while it is open."""
+        self.size = room
+        """How many bytes it counts for; while it is open, what it began with as `room`."""
+        self.count = 0
+        """How many records, once it is closed."""
+        self.opened_ms = opened_ms
+        self.deadline_ms = deadline_ms
+        self.data: bytearray | None = None
+        """What is sent, byte for byte each time."""
+        self.sequence = NO_SEQUENCE
+        self.generation = -1
+        """Which of the producer's identities numbered it."""
+        self.shipment: object | None = None
+        """The request that it is in, while that is unanswered."""
+        self.attempts = 0
+        self.uncertain = False
+        """Whether an attempt may have written it although nobody said so."""
+        self.cause: TidelogError | None = None
+        """Why the last attempt failed."""
+        self.done = False
+        self.error: TidelogError | None = None
+        self.base_offset: Offset = NO_OFFSET
+        self.append_ms = NO_TIMESTAMP
+        self.listeners: list[Callable[[], None]] | None = None
+        self.told: set[int] | None = None
+        """Places of failed records whose senders know it."""
+
+    def __len__(self) -> int:
+        return self.count or len(self.values)
+
+    def __repr__(self) -> str:
+        return f"<batch {self.number} of {self.lane}: {len(self)} records>"
+
+    def mark(self, now_ms: int) -> None:
+        """From the next record on it is that time."""
+        self.clock_ms = now_ms
+        self.starts.append(len(self.values))
+        self.times.append(now_ms)
+
+    def timestamp_ms(self, place: int) -> int:
+        """A record's time."""
+        if self.append_ms != NO_TIMESTAMP:
+            return self.append_ms
+        if self.explicit is not None and place in self.explicit:
+            return self.explicit[place]
+        return self.times[bisect_right(self.starts, place) - 1]
+
+    def offset(self, place: int) -> Offset:
+        """Where a record is; -1: nobody knows."""
+        return self.base_offset + place if self.base_offset != NO_OFFSET else NO_OFFSET
+
+    def encode(self, codec: int, producer_id: int, producer_epoch: int, sequence: int) -> bytearray:
+        """The bytes, with these numbers; the columns are let go."""
+        times: Sequence[int] | None = None
+        if self.explicit is not None or len(self.times) > 1:
+            times = [self.timestamp_ms(place) for place in range(self.count)]
+        values, keys = self.values, self.keys
+        headers: Sequence[GivenHeaders] | None = None
+        if self.headers is not None:
+            headers = [self.headers.get(place, ()) for place in range(self.count)]
+        if self.data is not None:  # numbered anew
+            columns = decode(self.data)
+            values, keys = columns.values, cast("list[bytes | None]", columns.keys)
+            headers = columns.headers if columns.has_headers else None
+        data = encode(
+            values,
+            keys,
+            times,
+            headers,
+            codec=codec,
+            now_ms=self.times[0],
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=sequence,
+        )
+        self.data, self.sequence = data, sequence
+        self.values, self.keys, self.headers = [], [], None
+        return data
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Have it called when the batch has ended."""
+        assert not self.done
+        if self.listeners is None:
+            self.listeners = []
+        self.listeners.append(listener)
+
+    def end(self, error: TidelogError | None) -> None:
+        """It is written, or given up; whoever waits is told."""
+        assert not self.done, f"{self} has ended already"
+        self.done, self.error = True, error
+        self.count = len(self)
+        self.data, self.shipment = None, None
+        self.values, self.keys, self.headers = [], [], None
+        listeners, self.listeners = self.listeners, None
+        for listener in listeners or ():
+            listener()
+
+
+class Lane:
+    """One partition's way: the batch that is being filled, those that wait, those under way."""
+
+    __slots__ = (
+        "failures",
+        "generation",
+        "in_flight",
+        "index",
+        "leader",
+        "leader_epoch",
+        "next_sequence",
+        "open",
+        "queue",
+        "retry_at_ms",
+        "topic",
+    )
+
+    def __init__(self, topic: "TopicLanes", index: int) -> None:
+        self.topic = topic
+        self.index = index
+        self.leader = NO_BROKER
+        self.leader_epoch: Epoch = NO_EPOCH
+        self.open: Batch | None = None
+        self.queue: deque[Batch] = deque()
+        self.in_flight: list[Batch] = []
+        self.next_sequence = 0
+        self.generation = -1
+        self.failures = 0
+        self.retry_at_ms = 0.0
+
+    def __repr__(self) -> str:
+        return f"{self.topic.name}-{self.index}"
+
+    def put_back(self, batch: Batch) -> None:
+        """It is to be sent again, in its turn."""
+        at = 0
+        for waiting in self.queue:
+            if waiting.number > batch.number:
+                break
+            at += 1
+        self.queue.insert(at, batch)
+
+
+class TopicLanes:
+    """A topic's partitions, as far as they are known."""
+
+    __slots__ = ("lanes", "name", "sticky", "topic_id")
+
+    def __init__(self, name: str, topic_id: TopicId) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.lanes: list[Lane] = []
+        self.sticky: Lane
+        """Where records without keys go now."""
+
+    def lane(self, index: int) -> Lane:
+        """One partition; raises when there is none of that number."""
+        if not 0 <= index < len(self.lanes):
+            raise UnknownTopicOrPartition(
+                f"{self.name} has {len(self.lanes)} partitions, there is no partition {index}"
+            )
+        return self.lanes[index]
+
+
+class Accumulator(Generic[H]):
+    """All lanes of one producer, and the memory that they share."""
+
+    def __init__(  # noqa: PLR0913 -- each by its name
+        self,
+        *,
+        batch_size: int,
+        buffer_memory: int,
+        record_size_max: int,
+        delivery_timeout_ms: float,
+        rng: Random,
+        handle: Callable[[Batch, int], H],
+        now_ms: Callable[[], float],
+        wall_ms: Callable[[], int],
+        wake: Callable[[], None],
+    ) -> None:
+        self.topics: dict[str, TopicLanes] = {}
+        self.active: dict[Lane, None] = {}
+        """Lanes with anything to send."""
+        self.outstanding: dict[Batch, None] = {}
+        """Batches that have not ended, oldest first."""
+        self.buffer_memory = buffer_memory
+        self.room = buffer_memory
+        """How many bytes more may come."""
+        self.held = False
+        """Whether `append` refuses all but who is next in the queue: others wait already, or it is time to breathe."""
+        self.waiting = 0
+        self.stale = True
+        """Whether time has passed since the wall clock was read."""
+        self._batch_size = batch_size
+        self._record_size_max = min(record_size_max, buffer_memory)
+        self._delivery_timeout_ms = delivery_timeout_ms
+        self._rng = rng
+        self._handle = handle
+        self._now_ms = now_ms
+        self._read_wall_ms = wall_ms
+        self._wall_ms = 0
+        self._wake = wake
+        self._hashes = Hashes()
+        self._number = 0
+
+    # ── what is known of the cluster ──────────────────────────────────────────────────────────────
+
+    def learn(self, name: str, topic_id: TopicId, leading: Sequence[tuple[BrokerId, Epoch]]) -> list[Lane]:
+        """Who leads the topic's partitions now; the lanes whose leader is another one than before."""
+        topic = self.topics.get(name)
+        if topic is None:
+            topic = TopicLanes(name, topic_id)
+        topic.topic_id = topic_id
+        moved = []
+        for index, (leader, epoch) in enumerate(leading):
+            if index == len(topic.lanes):
+                topic.lanes.append(Lane(topic, index))
+            lane = topic.lanes[index]
+            if lane.leader != leader:
+                moved.append(lane)
+            lane.leader, lane.leader_epoch = leader, epoch
+        for lane in topic.lanes[len(leading) :]:  # the topic was made anew, with fewer
+            lane.leader = NO_BROKER
+        del topic.lanes[len(leading) :]
+        if topic.lanes and (name not in self.topics or topic.sticky not in topic.lanes):
+            self.topics[name] = topic
+            leads = [lane.leader for lane in topic.lanes]
+            topic.sticky = topic.lanes[next_sticky(leads, -1, self._rng)]
+        return moved
+
+    def partition_for(self, name: str, key: bytes | None) -> int:
+        """Where a record with that key goes; without a key, where the next one would go."""
+        topic = self.topics[name]
+        return topic.sticky.index if key is None else self._hashes[key] % len(topic.lanes)
+
+    # ── the hot path ──────────────────────────────────────────────────────────────────────────────
+
+    def append(  # noqa: C901, PLR0912 -- the hot path: a call costs more than ten branches
+        self,
+        name: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: GivenHeaders | None = None,
+        *,
+        first: bool = False,
+    ) -> H | None:
+        """Put a record into its batch; None: not now, for the topic is not known or there is no room.
+
+        `first`: this record is the next in the queue of those that wait.
+        """
+        topic = self.topics.get(name)
+        if topic is None or (self.held and not first):
+            return None
+        if type(value) is bytes:
+            size = len(value) + RECORD_OVERHEAD
+        else:
+            value, size = plain(value, "value")
+        if key is not None:
+            if type(key) is not bytes:
+                key, _ = plain(key, "key")
+                assert key is not None
+            size += len(key)
+        if headers:
+            size += _size_of(headers)
+        if partition is not None:
+            lane = topic.lane(partition)
+        elif key is not None:
+            lane = topic.lanes[self._hashes[key] % len(topic.lanes)]
+        else:
+            lane = topic.sticky
+        if size > self.room:
+            self.check_size(size, name)
+            return None
+        if self.stale:
+            self._look_at_the_clock()
+        batch = lane.open
+        if batch is None or batch.room < size:
+            if partition is None and key is None and batch is not None:
+                self.close(lane)
+                self.held = True  # a batch is full: let others run before more is made
+                lane = topic.sticky
+                batch = lane.open
+            if batch is None or batch.room < size:
+                batch = self._open(lane, size, name)
+        batch.room -= size
+        self.room -= size
+        values = batch.values
+        place = len(values)
+        if batch.clock_ms != self._wall_ms:
+            batch.mark(self._wall_ms)
+        values.append(value)
+        batch.keys.append(key)
+        if timestamp_ms is not None:
+            batch.explicit = batch.explicit or {}
+            batch.explicit[place] = _time(timestamp_ms)
+        if headers:
+            batch.headers = batch.headers or {}
+            batch.headers[place] = headers
+        return self._handle(batch, place)
+
+    def extend(
+        self, lane: Lane, values: list[bytes | None], keys: list[bytes | None], size: int
+    ) -> tuple[Batch, int]:
+        """Put checked records of that size, which fit into a batch and into the room, behind one another."""
+        assert size <= self.room, f"{size} bytes do not fit into {self.room}"
+        if self.stale:
+            self._look_at_the_clock()
+        batch = lane.open
+        if batch is None or batch.room < size:
+            batch = self._open(lane, size, lane.topic.name)
+        batch.room -= size
+        self.room -= size
+        place = len(batch.values)
+        if batch.clock_ms != self._wall_ms:
+            batch.mark(self._wall_ms)
+        batch.values += values
+        batch.keys += keys
+        return batch, place
+
+    def room_in(self, lane: Lane) -> int:
+        """How many bytes go into the lane's open batch, or into the one that would be opened."""
+        return min(self._batch_size if lane.open is None else lane.open.room, self.buffer_memory)
+
+    def check_size(self, size: int, name: str) -> None:
+        """Refuse a record that can never be sent."""
+        if size > self._record_size_max:
+            raise MessageTooLarge(
+                f"a record of {size} bytes for {name}: at most {self._record_size_max} are taken "
+                "(max.request.size, buffer.memory)"
+            )
+
+    def spread(self, topic: TopicLanes, keys: Iterable[bytes | None]) -> list[int | None]:
+        """Each key's partition; None where there is no key."""
+        count, hashes = len(topic.lanes), self._hashes
+        return [None if key is None else hashes[key] % count for key in keys]
+
+    def close(self, lane: Lane) -> None:
+        """Nothing is added to the lane's open batch any more."""
+        batch = lane.open
+        assert batch is not None
+        lane.open = None
+        batch.count = len(batch.values)
+        batch.size -= batch.room
+        lane.queue.append(batch)
+        topic = lane.topic
+        if topic.sticky is lane and len(topic.lanes) > 1:
+            leaders = [each.leader for each in topic.lanes]
+            topic.sticky = topic.lanes[next_sticky(leaders, lane.index, self._rng)]
+
+    def ended(self, batch: Batch) -> None:
+        """The batch is here no more: its room is free."""
+        lane = batch.lane
+        if lane.open is batch:
+            lane.open = None
+            batch.size -= batch.room
+        self.room += batch.size
+        del self.outstanding[batch]
+
+    # ── how ───────────────────────────────────────────────────────────────────────────────────────
+
+    def _open(self, lane: Lane, size: int, name: str) -> Batch:
+        """A new batch, with room for what is to come into it first."""
+        self.check_size(size, name)
+        if lane.open is not None:
+            self.close(lane)
+            self.held = True
+        now_ms = self._now_ms()
+        self._number += 1
+        room = max(self._batch_size, size)
+        batch = Batch(lane, self._number, room, now_ms, now_ms + self._delivery_timeout_ms)
+        lane.open = batch
+        self.active[lane] = None
+        self.outstanding[batch] = None
+        self._wake()
+        return batch
+
+    def _look_at_the_clock(self) -> None:
+        self._wall_ms = self._read_wall_ms()
+        self.stale = False
+
+
+def plain(column: object, what: str) -> tuple[bytes | None, int]:
+    """A value that is no plain bytes, as bytes; refused where it is none at all."""
+    if column is None:
+        return None, RECORD_OVERHEAD
+    if isinstance(column, bytes | bytearray | memoryview):
+        plain = bytes(column)
+        return plain, len(plain) + RECORD_OVERHEAD
+    raise InvalidRecord(f"a record's {what} is bytes or None, not {type(column).__name__}")
+
+
+def _size_of(headers: Sequence[Any]) -> int:
+    """What headers take; refused now, when only this record is refused with them."""
+    size = 0
+    for header in headers:
+        if (
+            len(header) != 2
+            or not (isinstance(header[0], str) and _is_text(header[0]))
+            or not (header[1] is None or type(header[1]) is bytes)
+        ):
+            raise InvalidRecord(f"a header is a pair of text, and bytes or None, not {header!r}")
+        size += len(header[0]) + len(header[1] or b"") + RECORD_OVERHEAD
+    return size
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _time(timestamp_ms: int) -> int:
+    if type(timestamp_ms) is not int or not 0 <= timestamp_ms < 2**63:
+        raise InvalidRecord(f"a record's time is milliseconds since 1970, not {timestamp_ms!r}")
+    return timestamp_ms
