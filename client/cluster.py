@@ -15,6 +15,9 @@ What it keeps true:
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from tidelog.protocol.errors import InconsistentClusterId, TidelogError, UnknownTopicOrPartition, error_of
 from tidelog.protocol.messages import MetadataReply, PartitionMetadata, TopicMetadata
 from tidelog.protocol.types import NO_BROKER, NO_OFFSET, BrokerId, Epoch, Offset, TopicId
@@ -29,7 +32,7 @@ class Broker(NamedTuple):
     rack: str
 
 
-class Partition(NamedTuple):
+class Partition(Struct, frozen=True, gc=False):
     """One partition, as the newest answer about it says."""
 
     index: int
@@ -168,7 +171,7 @@ class Cluster:
         known = topic.partitions[index]
         if leader_epoch <= known.leader_epoch:
             return False
-        partition = known._replace(leader=leader, leader_epoch=leader_epoch, shown_at=NO_OFFSET)
+        partition = replace(known, leader=leader, leader_epoch=leader_epoch, shown_at=NO_OFFSET)
         partitions = (*topic.partitions[:index], partition, *topic.partitions[index + 1 :])
         self.topics[topic.name] = topic._replace(partitions=partitions)
         return True
@@ -231,6 +234,12 @@ class Cluster:
             del self.names[topic.id]
 
 
+def topic_of(told: TopicMetadata, offset: Offset) -> Topic:
+    """A topic as one answer shows it, whatever else is known."""
+    partitions = tuple(_partition(one, offset) for one in told.partitions)
+    return Topic(told.name, told.topic_id or b"", partitions, told.internal, offset)
+
+
 def _partition(told: PartitionMetadata, offset: Offset) -> Partition:
     return Partition(
         told.index, told.leader, told.leader_epoch, told.replicas, told.isr, told.offline, offset
@@ -250,6 +259,6 @@ def _same(before: Topic | None, after: Topic | None) -> bool:
     if before.id != after.id or len(before.partitions) != len(after.partitions):
         return False
     return all(
-        old is new or old[:-1] == new[:-1]
+        old is new or old == replace(new, shown_at=old.shown_at)
         for old, new in zip(before.partitions, after.partitions, strict=True)
     )

@@ -1,6 +1,78 @@
-"""What operators do with a cluster, by way of any broker (DECISIONS 21)."""
+"""What operators do with a cluster, by way of any broker (DECISIONS 21): topics, settings, offsets, elections, moves.
 
+What it keeps true: a call ends within its `timeout` (seconds; the client's request time-out unless it says) whatever
+brokers and controllers do meanwhile, and is tried again as long as that may help; when one thing was asked for its own
+error is raised, for several one that names each (`SeveralErrors`). After `create_topics` the topics are usable.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from tidelog.client.admin import (
+    At,
+    ClusterDescription,
+    ConfigValue,
+    Election,
+    Move,
+    Moves,
+    NewTopic,
+    Refusals,
+    places,
+    text_of,
+    timestamp_of,
+)
+from tidelog.client.cluster import Broker, Topic, topic_of
+from tidelog.client.io.leaders import AtLeaders
 from tidelog.client.io.session import Session
+from tidelog.client.retry import Advice, advice
+from tidelog.protocol.errors import (
+    ElectionNotNeeded,
+    InvalidRequest,
+    RequestTimedOut,
+    TidelogError,
+    TopicAlreadyExists,
+    UnknownServerError,
+    UnknownTopicOrPartition,
+)
+from tidelog.protocol.messages import (
+    AlterConfigs,
+    AlterConfigsReply,
+    AlterReassignments,
+    AlterReassignmentsReply,
+    ConfigAlter,
+    ConfigDescribed,
+    CreatedPartitions,
+    CreatedTopic,
+    CreatePartitions,
+    CreatePartitionsReply,
+    CreateTopics,
+    CreateTopicsReply,
+    DeleteTopics,
+    DeleteTopicsReply,
+    DescribeConfigs,
+    DescribeConfigsReply,
+    DescribeQuorum,
+    DescribeQuorumReply,
+    ElectLeaders,
+    ElectLeadersReply,
+    ListReassignments,
+    ListReassignmentsReply,
+    Metadata,
+    MetadataReply,
+    NewPartitions,
+    OffsetFound,
+    PartitionIndex,
+    PartitionMove,
+    Reply,
+    Request,
+    ResourceAlter,
+    ResourceAltered,
+    ResourceQuery,
+)
+from tidelog.protocol.types import NO_BROKER, BrokerId, Offset, TopicId, TopicPartition
+
+R = TypeVar("R", bound=Reply)
 
 
 class Admin:
@@ -8,3 +80,379 @@ class Admin:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+
+    # ── topics ────────────────────────────────────────────────────────────────────────────────────
+
+    async def create_topics(
+        self,
+        *topics: NewTopic | str,
+        wait: bool = True,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> list[CreatedTopic]:
+        """Make topics. With `wait`, return when every live broker knows a leader of each partition: then they are usable."""
+        wanted = [NewTopic(topic) if isinstance(topic, str) else topic for topic in topics]
+        deadline_s = self._deadline_s(timeout)
+        unsure: list[TidelogError] = []
+        reply = await self._any(
+            CreateTopics(tuple(topic.entry() for topic in wanted), validate_only),
+            CreateTopicsReply,
+            deadline_s,
+            unsure,
+        )
+        refusals, created = Refusals(), []
+        for topic, entry in zip(wanted, reply.topics, strict=True):
+            done = entry
+            if unsure and entry.error == TopicAlreadyExists.code:
+                # An attempt whose answer was lost may have made it: it is ours if it is as we wanted it.
+                done = await self._made_before(topic, entry, deadline_s)
+            if not refusals.look(topic.name, done.error, done.message):
+                created.append(done)
+        if wait and not validate_only:
+            counts = {topic.name: topic.partitions for topic in created}
+            await self._usable(counts, deadline_s, "was created, and is not usable yet")
+        refusals.raise_any(len(wanted))
+        return created
+
+    async def delete_topics(self, *topics: str | TopicId, timeout: float | None = None) -> None:
+        """Remove topics, by name or by id, with all their records, for ever."""
+        names = tuple(topic for topic in topics if isinstance(topic, str))
+        ids = tuple(topic for topic in topics if not isinstance(topic, str))
+        unsure: list[TidelogError] = []
+        reply = await self._any(
+            DeleteTopics(names, ids), DeleteTopicsReply, self._deadline_s(timeout), unsure
+        )
+        refusals = Refusals()
+        asked = [*names, *(topic_id.hex() for topic_id in ids)]
+        for name, entry in zip(asked, reply.topics, strict=True):
+            if not (unsure and entry.error == UnknownTopicOrPartition.code):
+                refusals.look(name, entry.error, entry.message)
+        refusals.raise_any(len(topics))
+
+    async def list_topics(self, *, internal: bool = False, timeout: float | None = None) -> list[Topic]:
+        """All topics by name; those in which the cluster keeps its own books only if asked for."""
+        reply = await self._any(Metadata(all_topics=True), MetadataReply, self._deadline_s(timeout))
+        found = [topic_of(told, reply.metadata_offset) for told in reply.topics if not told.error]
+        return sorted(
+            (topic for topic in found if internal or not topic.internal), key=lambda topic: topic.name
+        )
+
+    async def describe_topics(self, *names: str, timeout: float | None = None) -> list[Topic]:
+        """These topics as one broker knows them at this moment, in this order; without names all of them."""
+        if not names:
+            return await self.list_topics(internal=True, timeout=timeout)
+        reply = await self._any(Metadata(names), MetadataReply, self._deadline_s(timeout))
+        refusals, found = Refusals(), []
+        for name, told in zip(names, reply.topics, strict=True):
+            if not refusals.look(name, told.error, told.message):
+                found.append(topic_of(told, reply.metadata_offset))
+        refusals.raise_any(len(names))
+        return found
+
+    async def add_partitions(
+        self,
+        topic: str,
+        count: int,
+        *,
+        assignment: Sequence[Sequence[int]] = (),
+        validate_only: bool = False,
+        wait: bool = True,
+        timeout: float | None = None,
+    ) -> CreatedPartitions:
+        """Let a topic have that many partitions; `assignment`: who keeps each of the new ones."""
+        deadline_s = self._deadline_s(timeout)
+        request = CreatePartitions((NewPartitions(topic, count, places(assignment)),), validate_only)
+        reply = await self._any(request, CreatePartitionsReply, deadline_s)
+        [entry] = reply.topics
+        refusals = Refusals()
+        refusals.look(topic, entry.error, entry.message)
+        refusals.raise_any(1)
+        if wait and not validate_only:
+            await self._usable({topic: count}, deadline_s, "has its partitions, and they are not usable yet")
+        return entry
+
+    # ── settings ──────────────────────────────────────────────────────────────────────────────────
+
+    async def describe_configs(
+        self, kind: str, name: str = "", *, keys: Iterable[str] = (), timeout: float | None = None
+    ) -> dict[str, ConfigDescribed]:
+        """The settings of a `topic`, a `broker` or the `cluster`: what is configured, where, and what holds."""
+        request = DescribeConfigs((ResourceQuery(kind, str(name), tuple(keys)),))
+        reply = await self._any(request, DescribeConfigsReply, self._deadline_s(timeout))
+        [entry] = reply.resources
+        refusals = Refusals()
+        refusals.look(f"{kind} {name}", entry.error, entry.message)
+        refusals.raise_any(1)
+        return {config.key: config for config in entry.configs}
+
+    async def alter_configs(
+        self,
+        kind: str,
+        name: str,
+        configs: Mapping[str, ConfigValue | None],
+        *,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> ResourceAltered:
+        """Set some settings, or with None take them back; all others stay as they are. All of them are taken, or none."""
+        changes = tuple(
+            ConfigAlter(key, None if value is None else text_of(value)) for key, value in configs.items()
+        )
+        request = AlterConfigs((ResourceAlter(kind, str(name), changes),), validate_only)
+        reply = await self._any(request, AlterConfigsReply, self._deadline_s(timeout))
+        [entry] = reply.resources
+        refusals = Refusals()
+        refusals.look(f"{kind} {name}", entry.error, entry.message)
+        refusals.raise_any(1)
+        return entry
+
+    # ── the cluster ───────────────────────────────────────────────────────────────────────────────
+
+    async def describe_cluster(self, *, timeout: float | None = None) -> ClusterDescription:
+        """Who is alive, and which controller is active."""
+        deadline_s = self._deadline_s(timeout)
+        reply = await self._any(Metadata(), MetadataReply, deadline_s)
+        controller = reply.controller_id
+        if controller == NO_BROKER:
+            controller = (await self._any(DescribeQuorum(), DescribeQuorumReply, deadline_s)).leader_id
+        brokers = sorted(Broker(one.id, one.host, one.port, one.rack) for one in reply.brokers)
+        return ClusterDescription(reply.cluster_id, controller, tuple(brokers), reply.metadata_offset)
+
+    async def describe_quorum(self, *, timeout: float | None = None) -> DescribeQuorumReply:
+        """The controllers as the active one sees them, and how far everybody has read the metadata log."""
+        return await self._any(DescribeQuorum(), DescribeQuorumReply, self._deadline_s(timeout))
+
+    # ── offsets ───────────────────────────────────────────────────────────────────────────────────
+
+    async def list_offsets(
+        self,
+        partitions: str | Iterable[TopicPartition] | Mapping[TopicPartition, At],
+        at: At = "latest",
+        *,
+        isolation: int = 0,
+        timeout: float | None = None,
+    ) -> dict[TopicPartition, OffsetFound]:
+        """Which offsets partitions have there, as their leaders say; a topic's name stands for all of its partitions."""
+        deadline_s = self._deadline_s(timeout)
+        if isinstance(partitions, Mapping):
+            wanted = {where: timestamp_of(one) for where, one in partitions.items()}
+        else:
+            wanted = dict.fromkeys(await self._named(partitions, deadline_s), timestamp_of(at))
+        return await AtLeaders(self._session).list_offsets(wanted, isolation, deadline_s)
+
+    async def delete_records(
+        self, before: Mapping[TopicPartition, Offset], *, timeout: float | None = None
+    ) -> dict[TopicPartition, Offset]:
+        """Forget all below these offsets (-1: all that is committed); where each partition begins now, everywhere."""
+        return await AtLeaders(self._session).delete_records(dict(before), self._deadline_s(timeout))
+
+    # ── leaders and moves ─────────────────────────────────────────────────────────────────────────
+
+    async def elect_leaders(
+        self,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        unclean: bool = False,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> list[Election]:
+        """Let the preferred replica lead; or, `unclean`, of partitions without a leader whoever has most: records may
+        be lost by it. Without partitions: all of which that is to be said.
+        """
+        deadline_s = self._deadline_s(timeout)
+        ids = await self._ids(partitions, deadline_s)
+        wanted = None if ids is None else tuple(PartitionIndex(*place) for place in ids)
+        request = ElectLeaders(wanted, unclean, validate_only)
+        reply = await self._any(request, ElectLeadersReply, deadline_s)
+        names = ids or await self._names_of([entry.topic_id for entry in reply.partitions], deadline_s)
+        refusals, elected = Refusals(), []
+        for entry in reply.partitions:
+            where = _where(names, entry.topic_id, entry.index)
+            needless = entry.error == ElectionNotNeeded.code
+            if needless or not refusals.look(str(where), entry.error, entry.message):
+                elected.append(Election(where, entry.leader, entry.leader_epoch, not needless, entry.unclean))
+        refusals.raise_any(len(reply.partitions))
+        return elected
+
+    async def reassign(
+        self,
+        targets: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        throttle_bytes_s: int | None = None,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> list[Move]:
+        """Begin to move partitions to these brokers, the preferred leader first; None cancels a move that goes on.
+
+        The throttle is what one broker hands out for all moves in a second, and ends with them. `list_reassignments`
+        says what goes on.
+        """
+        deadline_s = self._deadline_s(timeout)
+        ids = await self._ids(targets, deadline_s)
+        assert ids is not None
+        moves = []
+        for (topic_id, index), where in ids.items():
+            target = targets[where]
+            to = None if target is None else tuple(BrokerId(broker) for broker in target)
+            moves.append(PartitionMove(topic_id, index, to))
+        request = AlterReassignments(tuple(moves), throttle_bytes_s, validate_only)
+        reply = await self._any(request, AlterReassignmentsReply, deadline_s)
+        refusals, begun = Refusals(), []
+        for entry in reply.partitions:
+            where = ids[entry.topic_id, entry.index]
+            if not refusals.look(str(where), entry.error, entry.message):
+                begun.append(Move(where, entry.replicas, entry.adding, entry.removing))
+        refusals.raise_any(len(moves))
+        return begun
+
+    async def list_reassignments(
+        self, partitions: Iterable[TopicPartition] | None = None, *, timeout: float | None = None
+    ) -> Moves:
+        """What is being moved, of these partitions or of all."""
+        deadline_s = self._deadline_s(timeout)
+        ids = await self._ids(partitions, deadline_s)
+        wanted = None if ids is None else tuple(PartitionIndex(*place) for place in ids)
+        reply = await self._any(ListReassignments(wanted), ListReassignmentsReply, deadline_s)
+        names = ids or await self._names_of([entry.topic_id for entry in reply.partitions], deadline_s)
+        moving = tuple(
+            Move(
+                _where(names, entry.topic_id, entry.index),
+                entry.replicas,
+                entry.adding,
+                entry.removing,
+                entry.isr,
+                entry.waiting_for,
+            )
+            for entry in reply.partitions
+        )
+        return Moves(moving, reply.throttle_bytes_s)
+
+    # ── how ───────────────────────────────────────────────────────────────────────────────────────
+
+    def _deadline_s(self, timeout: float | None) -> float:
+        allowed_s = self._session.config.request_timeout_ms / 1000 if timeout is None else timeout
+        return asyncio.get_running_loop().time() + allowed_s
+
+    def _left_ms(self, deadline_s: float) -> float:
+        return max(deadline_s - asyncio.get_running_loop().time(), 0.0) * 1000
+
+    async def _any(
+        self,
+        request: Request,
+        kind: type[R],
+        deadline_s: float,
+        unsure: list[TidelogError] | None = None,
+    ) -> R:
+        """Any broker's reply; `unsure` gets the errors after which it was not known what had been done."""
+        known: list[TidelogError] = [] if unsure is None else unsure
+        reply, _ = await self._session.call_any(
+            request, timeout_ms=self._left_ms(deadline_s), on_retry=known.append
+        )
+        if not isinstance(reply, kind):
+            raise UnknownServerError(f"{type(reply).__name__} was answered to {type(request).__name__}")
+        return reply
+
+    async def _made_before(self, topic: NewTopic, entry: CreatedTopic, deadline_s: float) -> CreatedTopic:
+        reply = await self._any(Metadata((topic.name,)), MetadataReply, deadline_s)
+        [told] = reply.topics
+        wanted = len(topic.assignment) or topic.partitions
+        if told.error or (wanted and len(told.partitions) != wanted):
+            return entry
+        factor = len(told.partitions[0].replicas)
+        return CreatedTopic(topic.name, 0, None, told.topic_id, len(told.partitions), factor)
+
+    async def _usable(self, counts: Mapping[str, int], deadline_s: float, fact: str) -> None:
+        """Until every live broker answers with a leader for each partition of these topics."""
+        session = self._session
+        backoff = session.backoff(self._left_ms(deadline_s))
+        ready: set[BrokerId] = set()
+        while counts:
+            missing = "no broker is known to be alive"
+            try:
+                await session.refresh(counts, newer=True)
+                brokers = [broker for broker in session.cluster.brokers if broker not in ready]
+                looks = [self._look(broker, counts, deadline_s) for broker in brokers]
+                told = await asyncio.gather(*looks)
+                ready.update(broker for broker, lack in zip(brokers, told, strict=True) if not lack)
+                lacks = [lack for lack in told if lack]
+                if session.cluster.brokers and not lacks:
+                    return
+                missing = lacks[0] if lacks else missing
+            except TidelogError as error:
+                if advice(error) is Advice.FATAL:
+                    raise
+                missing = str(error)
+            wait_ms = backoff.wait_ms(asyncio.get_running_loop().time() * 1000)
+            if wait_ms is None:
+                raise RequestTimedOut(f"{', '.join(counts)} {fact}: {missing}")
+            # It is a matter of a few exchanges between brokers: look soon, as often as it takes.
+            await asyncio.sleep(min(wait_ms, 100) / 1000)
+
+    async def _look(self, broker: BrokerId, counts: Mapping[str, int], deadline_s: float) -> str:
+        """What a broker lacks of these topics; nothing: they are usable there."""
+        try:
+            left_ms = min(self._left_ms(deadline_s), 1000)
+            reply, _ = await self._session.call(broker, Metadata(tuple(counts)), timeout_ms=left_ms)
+        except TidelogError as error:
+            return f"broker {broker} does not answer: {error}"
+        assert isinstance(reply, MetadataReply), reply
+        for told in reply.topics:
+            if told.error:
+                return f"broker {broker} does not know {told.name}"
+            if len(told.partitions) < counts[told.name]:
+                return f"broker {broker} knows {len(told.partitions)} partitions of {told.name}"
+            led = {one.id for one in reply.brokers}
+            for partition in told.partitions:
+                if partition.leader not in led:
+                    return f"nobody leads {told.name}-{partition.index}, broker {broker} says"
+        return ""
+
+    async def _named(
+        self, partitions: str | Iterable[TopicPartition], deadline_s: float
+    ) -> list[TopicPartition]:
+        if not isinstance(partitions, str):
+            return list(partitions)
+        topic = await self._session.topic(partitions, timeout=self._left_ms(deadline_s) / 1000)
+        return [TopicPartition(partitions, index) for index in range(len(topic.partitions))]
+
+    async def _ids(
+        self, partitions: Iterable[TopicPartition] | None, deadline_s: float
+    ) -> dict[tuple[TopicId, int], TopicPartition] | None:
+        """These partitions by the ids of their topics as they are now, each once; None: all."""
+        if partitions is None:
+            return None
+        wanted = list(partitions)
+        names = list(dict.fromkeys(where.topic for where in wanted))
+        if len(set(wanted)) != len(wanted):
+            raise InvalidRequest("a partition is named twice")
+        topics = {topic.name: topic for topic in await self._described(names, deadline_s)}
+        for where in wanted:
+            if not 0 <= where.partition < len(topics[where.topic].partitions):
+                raise UnknownTopicOrPartition(
+                    f"there is no partition {where}: {where.topic} has {len(topics[where.topic].partitions)}"
+                )
+        return {(topics[where.topic].id, where.partition): where for where in wanted}
+
+    async def _described(self, names: Sequence[str], deadline_s: float) -> list[Topic]:
+        if not names:
+            return []
+        return await self.describe_topics(*names, timeout=self._left_ms(deadline_s) / 1000)
+
+    async def _names_of(
+        self, ids: Iterable[TopicId], deadline_s: float
+    ) -> dict[tuple[TopicId, int], TopicPartition]:
+        wanted = tuple(dict.fromkeys(ids))
+        if not wanted:
+            return {}
+        reply = await self._any(Metadata(ids=wanted), MetadataReply, deadline_s)
+        return {
+            (told.topic_id, one.index): TopicPartition(told.name, one.index)
+            for told in reply.topics
+            if told.topic_id is not None
+            for one in told.partitions
+        }
+
+
+def _where(names: Mapping[Any, TopicPartition], topic_id: TopicId, index: int) -> TopicPartition:
+    """The partition's name; of a topic that was deleted meanwhile its id."""
+    return names.get((topic_id, index), TopicPartition(topic_id.hex(), index))

@@ -20,12 +20,12 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
+from importlib import import_module
 from random import Random
 from typing import Any, Final, Protocol
 
 import msgspec
 
-from tidelog import __version__
 from tidelog.client.cluster import Changes, Cluster, Topic
 from tidelog.client.config import Address, ClientConfig
 from tidelog.client.io.connections import Connections, Lane, again, first
@@ -71,7 +71,7 @@ class Session:
         """For jitter, and for whatever children leave to chance."""
         self.cluster = Cluster()
         self.connections = Connections(
-            config, Hello(config.client_id, f"tidelog-python {__version__}"), self._address_of, self.backoff
+            config, Hello(config.client_id, _software()), self._address_of, self.backoff
         )
         self.closed = False
         """Whether `close` was called."""
@@ -114,8 +114,8 @@ class Session:
             self._cancel_tasks()
             self.connections.abort()
             raise
-        self.spawn(self._keep_fresh(), name="tidelog-metadata")
-        self.spawn(self._watch(), name="tidelog-watch")
+        _ = self.spawn(self._keep_fresh(), name="tidelog-metadata")
+        _ = self.spawn(self._watch(), name="tidelog-watch")
 
     async def _begin(self) -> None:
         """Be told of the cluster by a broker. Who is starting is asked again; when nobody listens, that is the answer."""
@@ -198,7 +198,7 @@ class Session:
 
     # ── what is known ─────────────────────────────────────────────────────────────────────────────
 
-    async def topic(self, name: str, *, timeout: float | None = None) -> Topic:  # noqa: ASYNC109 -- EXPERIENCE 1
+    async def topic(self, name: str, *, timeout: float | None = None) -> Topic:
         """A topic's metadata, learned if it is not known.
 
         Raises UnknownTopicOrPartition when there is none, and still none half a second later.
@@ -400,7 +400,7 @@ class Session:
             if connection is None:
                 self._check_open()
                 late = RequestTimedOut(f"broker {broker} was not connected in {allowed_ms:.0f} ms")
-                async with _until(deadline_ms, late):
+                async with until(deadline_ms, late):
                     connection = await self.connections.get(broker, lane)
             left_ms = max(deadline_ms - self._now_ms(), 0.0)
             return await connection.call(request, *attachments, timeout_ms=left_ms)
@@ -473,7 +473,7 @@ class Session:
         await asyncio.sleep(wait_ms / 1000)
 
     def _within(self, backoff: Backoff, late: TidelogError) -> AbstractAsyncContextManager[None]:
-        return _until(backoff.deadline_ms, late)
+        return until(backoff.deadline_ms, late)
 
     def _timeout_ms(self, timeout: float | None) -> float:
         """A method's time-out, in seconds, as milliseconds."""
@@ -499,6 +499,11 @@ class Session:
             for name, value in child.metrics().items():
                 found[name] = found.get(name, 0) + value
         return found
+
+
+def _software() -> str:
+    # Not imported above: the package's own names lead here.
+    return f"tidelog-python {import_module('tidelog').__version__}"
 
 
 class _Round:
@@ -533,7 +538,7 @@ class _Round:
 
 
 @asynccontextmanager
-async def _until(deadline_ms: float | None, late: TidelogError) -> AsyncIterator[None]:
+async def until(deadline_ms: float | None, late: TidelogError) -> AsyncIterator[None]:
     """Raise that error when the block has not ended by then."""
     try:
         async with asyncio.timeout_at(None if deadline_ms is None else deadline_ms / 1000):

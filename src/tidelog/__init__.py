@@ -1,5 +1,12 @@
-"""Tidelog: a replicated commit log for Python, small enough to read."""
+"""Tidelog: a replicated commit log for Python, small enough to read.
 
+    async with tidelog.connect("127.0.0.1:9092") as client: ...
+
+Everything that users need has its name here, and is loaded when it is first asked for: `import tidelog` costs next to
+nothing, in a command line as in a worker that was spawned.
+"""
+
+from importlib import import_module as _import_module
 from pathlib import Path as _Path
 
 __version__ = "0.1.0"
@@ -10,3 +17,48 @@ _root = _Path(__file__).resolve().parents[2]
 if (_root / "pyproject.toml").is_file() and (_root / "broker" / "__init__.py").is_file():
     __path__.append(str(_root))
 del _root
+
+_HOMES = {
+    "Admin": "client.io.admin",
+    "Client": "client.io.client",
+    "NewTopic": "client.admin",
+    "TopicPartition": "protocol.types",
+    "connect": "client.io.client",
+}
+"""Where a name is defined; every other one is an error's."""
+
+_COMPONENTS = ("testing",)
+"""Modules that need no import of their own: `tidelog.testing.Cluster`."""
+
+TYPE_CHECKING = False  # as type checkers know it; to import typing would cost more than all the rest
+
+if TYPE_CHECKING:
+    from tidelog.client.admin import NewTopic as NewTopic
+    from tidelog.client.io.admin import Admin as Admin
+    from tidelog.client.io.client import Client as Client
+    from tidelog.client.io.client import connect as connect
+    from tidelog.protocol.errors import *  # noqa: F403 -- each error has its name here
+    from tidelog.protocol.types import TopicPartition as TopicPartition
+else:
+
+    def __getattr__(name):
+        """What was asked for, from where it is defined."""
+        if name in _COMPONENTS:
+            return _import_module(f"tidelog.{name}")
+        if name.startswith("_"):
+            raise AttributeError(f"module 'tidelog' has no attribute {name!r}")
+        home = _import_module(f"tidelog.{_HOMES.get(name, 'protocol.errors')}")
+        found = vars(home).get(name)
+        if found is None or (name not in _HOMES and not _is_error(found)):
+            raise AttributeError(f"module 'tidelog' has no attribute {name!r}")
+        globals()[name] = found
+        return found
+
+    def _is_error(found):
+        return isinstance(found, type) and issubclass(found, Exception)
+
+    def __dir__():
+        errors = vars(_import_module("tidelog.protocol.errors"))
+        return sorted(
+            {*globals(), *_HOMES, *_COMPONENTS, *(name for name, found in errors.items() if _is_error(found))}
+        )

@@ -1,0 +1,150 @@
+"""What operators ask for and are told, as values; and what becomes of the errors of several things asked at once."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from tidelog.client.cluster import Broker
+from tidelog.protocol.errors import InvalidConfig, InvalidRequest, SeveralErrors, TidelogError, error_of
+from tidelog.protocol.messages import (
+    EARLIEST,
+    LATEST,
+    MAX_TIMESTAMP,
+    ConfigEntry,
+    ReplicaPlaces,
+)
+from tidelog.protocol.messages import NewTopic as NewTopicEntry
+from tidelog.protocol.types import BrokerId, Epoch, Offset, TopicPartition
+
+ConfigValue: TypeAlias = str | int | float | bool
+"""A setting's value; numbers and flags are written as Kafka does."""
+
+At: TypeAlias = Literal["earliest", "latest", "max_timestamp"] | int
+"""Which offset: the log's start, its end, that of the largest timestamp, or the first at or after a time in ms."""
+
+_AT: Final[Mapping[object, int]] = {
+    "earliest": EARLIEST,
+    "latest": LATEST,
+    "max_timestamp": MAX_TIMESTAMP,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic that is to be."""
+
+    name: str
+    partitions: int = 0
+    """How many; 0: as many as the cluster's default."""
+    replication_factor: int = 0
+    """How many brokers keep each; 0: as many as the cluster's default."""
+    configs: Mapping[str, ConfigValue] = field(default_factory=dict)
+    """Its settings that differ from the cluster's: `{"retention.ms": 3_600_000}`."""
+    assignment: Sequence[Sequence[int]] = ()
+    """Instead of both numbers: who keeps which partition, the preferred leader first."""
+
+    def entry(self) -> NewTopicEntry:
+        """As it travels."""
+        return NewTopicEntry(
+            self.name,
+            0 if self.assignment else self.partitions,
+            0 if self.assignment else self.replication_factor,
+            places(self.assignment),
+            tuple(ConfigEntry(key, text_of(value)) for key, value in self.configs.items()),
+        )
+
+
+class ClusterDescription(NamedTuple):
+    """The cluster, as one broker and the active controller see it."""
+
+    cluster_id: str
+    controller_id: BrokerId
+    """The active controller, an id among controllers."""
+    brokers: tuple[Broker, ...]
+    """Those that are alive, by id."""
+    metadata_offset: Offset
+    """How much of the metadata log the broker has read."""
+
+
+class Election(NamedTuple):
+    """What became of one partition's leadership."""
+
+    partition: TopicPartition
+    leader: BrokerId
+    leader_epoch: Epoch
+    changed: bool
+    """False: whom was asked for leads already."""
+    unclean: bool
+    """Whether committed records may be lost by it."""
+
+
+class Move(NamedTuple):
+    """A partition that is being moved, or has just been told to be."""
+
+    partition: TopicPartition
+    replicas: tuple[BrokerId, ...]
+    """Who has it: the target first, then who is to leave."""
+    adding: tuple[BrokerId, ...]
+    """Who has to copy it; nobody: the move is complete."""
+    removing: tuple[BrokerId, ...]
+    """Who leaves when those have."""
+    isr: tuple[BrokerId, ...] = ()
+    """Who has everything, where moves are listed."""
+    waiting_for: tuple[BrokerId, ...] = ()
+    """Who of the target is not alive: the move cannot end without them."""
+
+
+class Moves(NamedTuple):
+    """All that is being moved."""
+
+    partitions: tuple[Move, ...]
+    throttle_bytes_s: int
+    """What one broker hands out for moves in a second; 0: as much as it can."""
+
+
+def places(assignment: Iterable[Sequence[int]]) -> tuple[ReplicaPlaces, ...]:
+    """Who keeps which partition, as it travels."""
+    return tuple(ReplicaPlaces(tuple(BrokerId(broker) for broker in each)) for each in assignment)
+
+
+def text_of(value: ConfigValue) -> str:
+    """A setting's value as Kafka writes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise InvalidConfig(f"{value!r}: a setting is a text, a number, or true or false")
+
+
+def timestamp_of(at: At) -> int:
+    """Which offset is asked for, as it travels."""
+    if isinstance(at, int) and not isinstance(at, bool) and at >= 0:
+        return at
+    found = _AT.get(at)
+    if found is None:
+        raise InvalidRequest(
+            f"{at!r}: it must be one of {', '.join(map(str, _AT))}, or a time in ms since 1970"
+        )
+    return found
+
+
+class Refusals:
+    """The errors of the items of one request, by their names."""
+
+    def __init__(self) -> None:
+        self.errors: dict[str, TidelogError] = {}
+
+    def look(self, name: str, code: int, message: str | None) -> bool:
+        """Note what became of one; whether it was refused."""
+        if code:
+            self.errors[name] = error_of(code, message or "")
+        return bool(code)
+
+    def raise_any(self, asked: int) -> None:
+        """Raise what there is: the item's own error when one thing was asked for, else one that names each."""
+        if not self.errors:
+            return
+        if asked == 1:
+            raise next(iter(self.errors.values()))
+        lines = [f"{name}: {error.name()}: {error}" for name, error in self.errors.items()]
+        raise SeveralErrors(f"{len(lines)} of {asked} failed:\n  " + "\n  ".join(lines), self.errors)

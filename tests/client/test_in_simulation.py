@@ -1,0 +1,121 @@
+"""The real client in a simulated world: three controllers, three brokers, virtual time, every fault on purpose."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.client.simulated import Stage
+from tidelog.client.admin import NewTopic
+from tidelog.client.io.client import Client
+from tidelog.protocol.errors import ConnectionFailed, UnknownTopicOrPartition
+from tidelog.protocol.messages import Metadata
+from tidelog.protocol.types import BrokerId, TopicPartition
+from tidelog.testing.simulation.world import World
+
+FIRST = BrokerId(1)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """A world that is running; errors that nobody caught fail the test."""
+    with World(5).running() as world:
+        yield world
+
+
+@pytest.fixture
+def stage(world: World) -> Stage:
+    return Stage(world)
+
+
+def test_a_topic_that_was_created_is_led_on_every_broker(stage: Stage) -> None:
+    async def create(client: Client) -> Any:
+        created = await client.admin.create_topics(NewTopic("orders", partitions=6, replication_factor=3))
+        return created, await client.topic("orders")
+
+    [created], topic = stage.run(create)
+    assert (created.name, created.partitions, created.replication_factor) == ("orders", 6, 3)
+    assert topic.id == created.topic_id
+    for broker in stage.cluster.brokers.values():
+        states = broker.observer.image.partitions_of(created.topic_id)
+        assert len(states) == 6
+        assert all(state.leader != -1 for state in states)
+
+
+def test_the_loss_of_a_broker_moves_leaders_and_the_client_follows(stage: Stage) -> None:
+    async def live(client: Client) -> Any:
+        await client.admin.create_topics(NewTopic("orders", partitions=6, replication_factor=3))
+        stage.cluster.hosts[1].kill()
+        found = await client.admin.list_offsets("orders", "latest", timeout=20)
+        await client.refresh(["orders"], newer=True)
+        return found, client.cluster.partitions("orders"), client.cluster.brokers
+
+    found, partitions, brokers = stage.run(live)
+    assert found.keys() == {TopicPartition("orders", index) for index in range(6)}
+    assert {partition.leader for partition in partitions} <= {2, 3}
+    assert brokers.keys() == {2, 3}
+
+
+def test_a_client_begins_though_the_first_address_is_dark(stage: Stage) -> None:
+    stage.cluster.hosts[1].power_cut()
+    stage.cluster.hosts[2].stop()
+
+    async def look(client: Client) -> float:
+        await client.admin.list_topics()
+        return client.metrics()["connections"]
+
+    began = stage.world.now
+    assert stage.run(look) >= 1
+    assert stage.world.now - began < 5, "the others are asked before the first one's time is up"
+
+
+def test_a_start_without_any_broker_names_each_address_within_its_time(stage: Stage) -> None:
+    for number, host in stage.cluster.hosts.items():
+        (host.kill if number == 1 else host.power_cut)()
+
+    async def nothing(_client: Client) -> None:
+        return None
+
+    began = stage.world.now
+    with pytest.raises(ConnectionFailed) as caught:
+        stage.run(nothing, connect_timeout=2)
+    assert stage.world.now - began <= 2.5
+    first, *lines = str(caught.value).splitlines()
+    assert first == "no broker can be reached:"
+    addresses = stage.bootstrap.split(",")
+    assert [line.split()[0].rstrip(":") for line in lines] == addresses
+    assert "refused" in lines[0]
+    assert "no answer in 2000 ms" in lines[1]
+
+
+def test_a_topic_that_is_not_there_is_told_soon(stage: Stage) -> None:
+    began = stage.world.now
+    with pytest.raises(UnknownTopicOrPartition, match="there is no topic 'nowhere'"):
+        stage.run(lambda client: client.topic("nowhere"))
+    assert stage.world.now - began < 2
+
+
+def test_a_broker_that_is_stopped_loses_its_connection_when_others_say_that_it_is_gone(stage: Stage) -> None:
+    async def live(client: Client) -> float:
+        await client.admin.create_topics(NewTopic("orders", partitions=3, replication_factor=3))
+        loop = asyncio.get_running_loop()
+        await client.connection(FIRST)
+        stage.cluster.hosts[1].stop()
+        began = loop.time()
+        with pytest.raises(ConnectionFailed):
+            await client.call(FIRST, Metadata())
+        return loop.time() - began
+
+    assert stage.run(live) < 8, "long before the request time-out of 30 s"
+
+
+def test_the_cluster_is_described_and_its_quorum(stage: Stage) -> None:
+    async def look(client: Client) -> Any:
+        return await client.admin.describe_cluster(), await client.admin.describe_quorum()
+
+    cluster, quorum = stage.run(look)
+    assert [broker.id for broker in cluster.brokers] == [1, 2, 3]
+    assert cluster.controller_id == quorum.leader_id == stage.cluster.active[0]  # type: ignore[index]
+    assert [voter.id for voter in quorum.voters] == [1, 2, 3]
+    assert cluster.cluster_id
