@@ -37,6 +37,7 @@ from tidelog.broker.requests.offsets import epoch_ends, list_offsets
 from tidelog.broker.requests.produce import produce
 from tidelog.broker.requests.producer_ids import init_producer_id
 from tidelog.broker.requests.topics import HANDED_ON, hand_on
+from tidelog.broker.tally import Tally
 from tidelog.controller.facts import METADATA, METADATA_TOPIC_ID
 from tidelog.controller.image import Changes
 from tidelog.controller.observer import Observer
@@ -64,11 +65,11 @@ from tidelog.protocol.messages import (
     Welcome,
 )
 from tidelog.protocol.settings import BROKER, CLUSTER, MOVE_RATE, number
-from tidelog.protocol.types import BrokerId
+from tidelog.protocol.types import BrokerId, Epoch
 from tidelog.replication.breathing import breathing
 from tidelog.replication.deadlines import Deadlines
 from tidelog.replication.throttle import Throttle
-from tidelog.storage.crashes import Life
+from tidelog.storage.crashes import CrashKind, Life
 from tidelog.storage.data_directory import DataDirectory
 from tidelog.storage.environment import Environment, take_directory
 from tidelog.storage.identity import Claim, adopt_cluster
@@ -91,6 +92,9 @@ class Broker:
         """Once it is registered."""
         self.observer: Observer
         self.data: DataDirectory
+        self.listener: Listener
+        self._flusher: Flusher
+        self._membership: Membership
         self.host, self.port = config.host, config.port
         """Where it really listens."""
         self.advertised = config.host, config.port
@@ -98,13 +102,13 @@ class Broker:
         self.serving = False
         """Registered, and in its roles."""
         self._env = environment
-        self._bounds = Bounds(config.limits)
+        self.bounds = Bounds(config.limits)
+        self.tally = Tally(config.broker_id)
         self._incarnation = environment.new_id()
         self._claim: Claim
         self._life: Life
         self._crash_kind = 0
         """How the processes before this one have ended at worst; once this one is registered, its marker begins anew."""
-        self._flusher: Flusher
         self._flushing: asyncio.Task[None] | None = None
         """The task that flushes, once there are replicas."""
         self._proposer: Proposer
@@ -116,7 +120,6 @@ class Broker:
         self._replayed = asyncio.Event()
         self._stop_asked = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._membership: Membership
         self._handlers: dict[type[Request], Callable[[Context, Incoming], None]] = {
             Produce: produce,
             Fetch: fetch,
@@ -137,8 +140,8 @@ class Broker:
         await self._open()
         async with asyncio.TaskGroup() as group:
             self._group = group
-            listener = await listen(self.config.host, self.config.port, self._receive, self._bounds)
-            self.host, self.port = listener.host, listener.port
+            listener = await listen(self.config.host, self.config.port, self._receive, self.bounds)
+            self.listener, self.host, self.port = listener, listener.host, listener.port
             host, port = self.config.advertise or (listener.host, 0)
             self.advertised = host, port or listener.port
             logger.info(
@@ -168,6 +171,21 @@ class Broker:
         if not self.replicas.has_lease(self._clocks.boot_ms()):
             return "the broker holds no lease: the controller has fenced it, or does not answer"
         return None
+
+    @property
+    def epoch(self) -> Epoch:
+        """This registration; -1 before it."""
+        return self._membership.epoch
+
+    @property
+    def flusher(self) -> Flusher:
+        """Once it serves."""
+        return self._flusher
+
+    @property
+    def worst_end(self) -> CrashKind:
+        """How the processes before this one have ended at worst, as this one told the controller."""
+        return CrashKind(max(self._crash_kind, self._life.worst))
 
     @property
     def cluster_id(self) -> str:
@@ -231,7 +249,7 @@ class Broker:
             rng=env.rng,
             broker_id=config.broker_id,
             hello=Hello(client_id=f"broker-{config.broker_id}"),
-            bounds=self._bounds,
+            bounds=self.bounds,
             on_lost=self._on_controller_lost,
             snapshots=config.snapshots,
             save_log_start=lambda: in_a_thread(self.data.write_log_starts().run),
@@ -279,7 +297,7 @@ class Broker:
             self._save_log_starts,
             self._ask_controller,
             quorum_epoch=lambda: self.observer.quorum_epoch,
-            crash_kind=lambda: max(self._crash_kind, int(self._life.worst)),
+            crash_kind=lambda: int(self.worst_end),
             throttle=self._throttle,
             hwm_propagation_ms=config.hwm_propagation_ms,
         )
@@ -323,6 +341,9 @@ class Broker:
             if (state := image.partitions.get(place)) is not None
         }
         gone = [place for place in changes.partitions if place not in image.partitions]
+        for place, (_, state) in changed.items():
+            known = replicas.partitions.get(place)
+            self.tally.changed(known.state if known is not None else None, state)
         replicas.adopt(changed, gone, now_ms, self._clocks.wall_ms())
         if changes.configs:
             self._throttle.limit(self._move_rate())
@@ -355,7 +376,7 @@ class Broker:
             self.replicas,
             self._clocks,
             self._address_of,
-            self._bounds,
+            self.bounds,
             self.config.fetch,
             self._env.rng,
             self._flusher.appended,
@@ -475,7 +496,12 @@ class Broker:
             raise UnsupportedVersion(f"a broker does not serve {type(message).__name__}")
         if not self.serving:
             raise RequestTimedOut(f"broker {self.config.broker_id} is starting or stopping")
-        handler(self._context, incoming)
+        self.tally.requests[type(message)] += 1
+        try:
+            handler(self._context, incoming)
+        except TidelogError:
+            self.tally.refused[type(message)] += 1
+            raise
 
 
 __all__ = ["Broker", "Environment", "Listener"]

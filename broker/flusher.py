@@ -63,6 +63,10 @@ class Flusher:
         self._due: dict[Partition, None] = {}
         self._refused: dict[Partition, None] = {}
         """What could not be flushed for want of room."""
+        self.flushes = 0
+        """How many flushes have ended."""
+        self.flush_s = self.flush_longest_s = 0.0
+        """How long they took together, some at the same time, and the longest."""
         self._new_bytes = 0
         self._stopping = False
         self._woken = asyncio.Event()
@@ -159,14 +163,22 @@ class Flusher:
 
     async def _flush(self, partitions: Iterable[Partition]) -> None:
         """Flush these logs, some at a time, and tell who waits for it."""
-        left = list(partitions)
+        left, loop = list(partitions), asyncio.get_running_loop()
         while left and not self._stopping:
             some, left = left[:_AT_ONCE], left[_AT_ONCE:]
             jobs = [(partition, flush) for partition in some if (flush := self._begin(partition)) is not None]
+            began = loop.time()
             async with asyncio.TaskGroup() as group:
                 for _, flush in jobs:
                     group.create_task(in_a_thread(flush.run))
+            self._count(len(jobs), loop.time() - began)
             self._flushed([partition for partition, flush in jobs if self._end(partition, flush)])
+
+    def _count(self, flushes: int, took_s: float) -> None:
+        if flushes:
+            self.flushes += flushes
+            self.flush_s += took_s
+            self.flush_longest_s = max(self.flush_longest_s, took_s)
 
     def _begin(self, partition: Partition) -> Flush | None:
         if partition.offline is not None or partition.log.is_flushing:

@@ -75,7 +75,9 @@ class Membership:
         """Be known to the controller as this process at that address, however long it takes. Answers which cluster."""
         while True:
             try:
-                reply = await self._observer.call(lambda epoch: self._registration(epoch, host, port), _REGISTER_MS)
+                reply = await self._observer.call(
+                    lambda epoch: self._registration(epoch, host, port), _REGISTER_MS
+                )
             except RequestTimedOut as error:
                 logger.info("broker.not_registered reason=%s", error)
                 continue

@@ -95,6 +95,7 @@ class Controller:
         """Where it really listens."""
         self.settled = asyncio.Event()
         """Set once it has led, or followed somebody who leads."""
+        self.elections_won = 0
         self.quorum: Quorum
         self.metadata: MetadataLog
         self.active: Active | None = None
@@ -102,7 +103,7 @@ class Controller:
         self.fenced_fast: list[BrokerId] = []
         """Who was fenced because its port refused, in the life of this process."""
         self._env = environment
-        self._bounds = Bounds(config.limits)
+        self.bounds = Bounds(config.limits)
         self._addresses: dict[BrokerId, Address] = {
             BrokerId(n): (host, port) for n, host, port in config.voters
         }
@@ -171,7 +172,7 @@ class Controller:
         await self._open()
         async with asyncio.TaskGroup() as group:
             self._group = group
-            listener = await listen(self.config.host, self.config.port, self._receive, self._bounds)
+            listener = await listen(self.config.host, self.config.port, self._receive, self.bounds)
             self.host, self.port = listener.host, listener.port
             host, port = self._addresses[self.node_id]
             self._addresses[self.node_id] = host, port or listener.port
@@ -246,7 +247,7 @@ class Controller:
         self._readers = Readers(metadata, self.quorum)
         hello = Hello(client_id=f"controller-{self.node_id}", cluster_id=self.quorum.cluster_id)
         others = {voter: address for voter, address in self._addresses.items() if voter != self.node_id}
-        self._peers = Peers(others, hello, self._bounds)
+        self._peers = Peers(others, hello, self.bounds)
         if others:
             self._following = Following(
                 self._copy,
@@ -254,7 +255,7 @@ class Controller:
                 Reader(hello=hello, node_id=self.node_id, directory_id=identity.directory_id),
                 wall_ms=self._env.clock.wall_ms,
                 rng=self._env.rng,
-                bounds=self._bounds,
+                bounds=self.bounds,
                 config=self.config.following,
             )
         self._follow()
@@ -335,6 +336,7 @@ class Controller:
 
     def _lead(self, step: Lead) -> None:
         """The election is won: the first record says so, and what the cluster is if it is the first of all."""
+        self.elections_won += 1
         logger.info("quorum.leads id=%d epoch=%d", self.node_id, step.epoch)
         if self._follows is not None:
             self._follows.cancel()
@@ -445,7 +447,7 @@ class Controller:
             spawn=self._spawn,
             drive=lambda steps: self._drive(active, steps),
             fenced=self.fenced_fast,
-            bounds=self._bounds,
+            bounds=self.bounds,
         )
         self._chores = Chores(
             active,
@@ -454,7 +456,7 @@ class Controller:
             now_ms=self._now_ms,
             spawn=self._spawn,
             drive=lambda steps: self._drive(active, steps),
-            bounds=self._bounds,
+            bounds=self.bounds,
         )
         self._contacts.suspect_all()
         self._at_work = [self._start(work) for work in self._chores.begin()]
@@ -501,7 +503,7 @@ class Controller:
         def is_wanted() -> bool:
             return (self.quorum.leader_id, self.quorum.epoch) == (controller, epoch)
 
-        if await is_gone(self._addresses[controller], is_wanted, self._bounds):
+        if await is_gone(self._addresses[controller], is_wanted, self.bounds):
             self.quorum.leader_is_gone(self._now_ms())
             self._carry([])
 

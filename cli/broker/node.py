@@ -1,14 +1,16 @@
 """A broker as its process sees it: where it is, whether it serves, whom it does not hear, what has changed."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.config import BrokerConfig
+from tidelog.broker.metrics import collect
 from tidelog.cli.node.addresses import tried
 from tidelog.cli.options import Address
 from tidelog.controller.observer import Observer
+from tidelog.protocol.metrics import Sample
 from tidelog.storage.environment import Environment
 
 logger = logging.getLogger(__name__)
@@ -21,6 +23,7 @@ class BrokerNode:
         self.broker = Broker(config, environment)
         self._directory = environment.directory.path
         self._connected = False
+        self._begun = self._ended = 0
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Serve until stopped."""
@@ -64,3 +67,16 @@ class BrokerNode:
         if observer is not None and connected and not self._connected:
             logger.info("controller.found id=%d epoch=%d", observer.controller_id, observer.quorum_epoch)
         self._connected = connected
+        tally = self.broker.tally
+        begun, ended = tally.leaderships_begun - self._begun, tally.leaderships_ended - self._ended
+        if begun or ended:
+            self._begun, self._ended = tally.leaderships_begun, tally.leaderships_ended
+            logger.info("leaderships.changed begun=%d ended=%d leads=%d", begun, ended, self._leads())
+
+    def _leads(self) -> int:
+        partitions = self.broker.replicas.partitions.values()
+        return sum(partition.leadership is not None for partition in partitions)
+
+    def samples(self) -> Iterable[Sample]:
+        """What it counts and measures, once its logs are open and its port is."""
+        return collect(self.broker) if hasattr(self.broker, "listener") else ()

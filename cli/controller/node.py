@@ -1,13 +1,15 @@
 """A controller as its process sees it: where it is, whether it serves, whom it does not hear, what has changed."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tidelog.cli.node.addresses import tried
 from tidelog.cli.options import Address
 from tidelog.controller.config import ControllerConfig
 from tidelog.controller.controller import Controller
+from tidelog.controller.metrics import collect
+from tidelog.protocol.metrics import Sample
 from tidelog.protocol.types import NO_BROKER
 from tidelog.storage.environment import Environment
 
@@ -17,7 +19,7 @@ class ControllerNode:
 
     def __init__(self, config: ControllerConfig, environment: Environment) -> None:
         self.controller = Controller(config, environment)
-        self._directory = environment.directory.path
+        self._directory, self._clock = environment.directory.path, environment.clock
         self._others = [voter for voter in config.voters if voter[0] != config.node_id]
         self._stopping = False
 
@@ -74,3 +76,8 @@ class ControllerNode:
 
     def look(self) -> None:
         """The controller tells its changes itself."""
+
+    def samples(self) -> Iterable[Sample]:
+        """What it counts and measures, once its log is open."""
+        node = self.controller
+        return collect(node, self._clock.boot_ms()) if hasattr(node, "quorum") else ()

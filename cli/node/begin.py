@@ -34,6 +34,8 @@ def begin(
     standing = look_at(listen)
     if standing.everywhere and nameless is not None:
         raise asked.misused(f"--listen {listen} means every address of this machine: {nameless}")
+    if launch.http is not None:
+        look_at(launch.http)
     moderation = logs.set_up(
         asked.text("logging.level", "info") or "",
         asked.text("logging.format", "auto") or "",

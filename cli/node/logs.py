@@ -68,8 +68,8 @@ def fields_of(record: logging.LogRecord) -> tuple[str, dict[str, Any]]:
     for part in parts:
         given, at = args[at : at + part.takes], at + part.takes
         whole = part.takes == 1 and _PLACEHOLDER.fullmatch(part.text)
-        if whole and isinstance(given[0], bool | int | str) and part.text[-1] in "srd":
-            fields[part.name] = given[0]
+        if whole and isinstance(given[0], bool | int | float | str) and part.text[-1] in "srd":
+            fields[part.name] = int(given[0]) if part.text[-1] == "d" else given[0]
         else:
             fields[part.name] = part.text % given if given or "%" in part.text else part.text
     return fields.pop("event") or record.name, fields

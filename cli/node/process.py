@@ -20,7 +20,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NoReturn, Protocol, TypeAlias
@@ -30,9 +30,12 @@ import click
 from tidelog.cli.node.logs import Moderation
 from tidelog.cli.node.refusals import refusal
 from tidelog.cli.node.territory import Territory
+from tidelog.cli.node.vitals import Vitals
 from tidelog.cli.options import Address
 from tidelog.protocol.errors import TidelogError
-from tidelog.protocol.io import StallMeter, run
+from tidelog.protocol.io import run
+from tidelog.protocol.io.http import HttpServer, Page, serve_pages
+from tidelog.protocol.metrics import CONTENT_TYPE, Sample, exposition
 from tidelog.storage.environment import Environment
 from tidelog.storage.identity import Role
 from tidelog.storage.io import real_environment
@@ -74,6 +77,10 @@ class Node(Protocol):
         """Once a second: say what has changed, in few lines."""
         ...
 
+    def samples(self) -> Iterable[Sample]:
+        """What it counts and measures, as far as it is there already."""
+        ...
+
 
 Make: TypeAlias = Callable[[Environment], Node]
 
@@ -98,7 +105,7 @@ def serve(launch: Launch, moderation: Moderation, make: Make) -> int:
     try:
         directory = territory.take()
         node = make(real_environment(directory, _halt))
-        return run(Process(launch, node, moderation, territory).live())
+        return run(Process(launch, node, moderation, territory, Vitals(launch.role, launch.id)).live())
     except click.ClickException:
         territory.give_back()
         raise
@@ -120,9 +127,10 @@ class Process:
     node: Node
     moderation: Moderation
     territory: Territory
+    vitals: Vitals
     ready: bool = False
     stopping_since: float | None = None
-    stall: StallMeter = field(default_factory=StallMeter)
+    http: HttpServer | None = None
     began: float = field(default_factory=time.monotonic)
 
     async def live(self) -> int:
@@ -131,14 +139,17 @@ class Process:
         logger.info("%s.starting id=%d pid=%d data=%s", launch.role, launch.id, os.getpid(), launch.data)
         self._forget_ready_file()
         self._take_signals()
-        self.stall.start()
+        self.vitals.start(type(asyncio.get_running_loop()).__module__.partition(".")[0])
         looking = asyncio.create_task(self._look())
         try:
+            await self._serve_pages()
             await self.node.run(self._on_ready)
         except Exception as error:  # noqa: BLE001 -- whatever it is, this is where a node ends
             return self._failed(error)
         finally:
             looking.cancel()
+            if self.http is not None:
+                self.http.close()
             self._forget_ready_file()
         took_s = time.monotonic() - (self.stopping_since or time.monotonic())
         logger.info("%s.stopped id=%d took_ms=%d", launch.role, launch.id, took_s * 1000)
@@ -160,22 +171,50 @@ class Process:
     def _on_ready(self) -> None:
         self.ready = True
         launch, took_ms = self.launch, (time.monotonic() - self.began) * 1000
+        http = str(Address(self.http.host, self.http.port)) if self.http is not None else None
         about = {
             "type": "ready",
             "role": launch.role,
             "id": launch.id,
             **self.node.about(),
+            "http": http,
             "pid": os.getpid(),
         }
         logger.info("%s.ready id=%d took_ms=%d", launch.role, launch.id, took_ms)
         if launch.ready_file is not None:
             _write_whole(Path(launch.ready_file), json.dumps(about) + "\n")
-        listening = f"{about['host']}:{about['port']}"
-        say(json.dumps(about) if launch.json else f"{launch.role} {launch.id} is ready at {listening}")
+        where = str(Address(str(about["host"]), int(str(about["port"]))))
+        watched = f", http://{http}/metrics" if http is not None else ""
+        say(json.dumps(about) if launch.json else f"{launch.role} {launch.id} is ready at {where}{watched}")
 
     def _forget_ready_file(self) -> None:
         if self.launch.ready_file is not None:
             Path(self.launch.ready_file).unlink(missing_ok=True)
+
+    # ── for those who watch ───────────────────────────────────────────────────────────────────────
+
+    async def _serve_pages(self) -> None:
+        if self.launch.http is None:
+            return
+        pages = {"/metrics": self._metrics, "/healthz": self._health, "/readyz": self._readiness}
+        self.http = await serve_pages(*self.launch.http, pages)
+        logger.info("http.listening host=%s port=%d", self.http.host, self.http.port)
+
+    def _metrics(self) -> Page:
+        ready = self.node.not_ready() is None
+        samples = (*self.vitals.collect(ready=ready), *self.node.samples())
+        return Page(200, exposition(samples), CONTENT_TYPE)
+
+    def _health(self) -> Page:
+        """That this is answered at all says that the process is there and its loop turns."""
+        return Page(200, "ok\n")
+
+    def _readiness(self) -> Page:
+        why = self.node.not_ready()
+        unheard = self.node.unheard() if why is not None else None
+        if why is None:
+            return Page(200, "ready\n")
+        return Page(503, f"{why}{f' ({unheard})' if unheard else ''}\n")
 
     # ── signals ───────────────────────────────────────────────────────────────────────────────────
 
@@ -219,6 +258,7 @@ class Process:
                 logger.warning("controllers.unheard for_s=%d tried=%s", now - unheard_since, unheard)
                 say_at = now + _UNHEARD_AGAIN_S
             self.node.look()
+            self.vitals.look()
             if looks % 30 == 0:
                 for event, left_out in self.moderation.summary():
                     logger.info("log.left_out of=%s lines=%d", event, left_out)

@@ -24,7 +24,16 @@ _BURST_BYTES: Final = 512 * 1024
 class Outbox:
     """The sending half of a connection. Its owner passes pause_writing and resume_writing on."""
 
-    __slots__ = ("_has_large", "_limits", "_parts", "_transport", "closing", "paused", "unsent_bytes")
+    __slots__ = (
+        "_has_large",
+        "_limits",
+        "_parts",
+        "_transport",
+        "closing",
+        "paused",
+        "sent_bytes",
+        "unsent_bytes",
+    )
 
     def __init__(self, transport: asyncio.Transport, limits: Limits) -> None:
         self._transport = transport
@@ -33,6 +42,8 @@ class Outbox:
         self._has_large = False
         self.unsent_bytes = 0
         """Bytes put and not yet handed to the transport."""
+        self.sent_bytes = 0
+        """Bytes handed to the transport."""
         self.paused = False
         """Whether the transport has enough for now."""
         self.closing = False
@@ -76,6 +87,7 @@ class Outbox:
         if self._transport.is_closing():
             self.drop()
         elif not self._has_large and self.unsent_bytes < _BURST_BYTES:
+            self.sent_bytes += self.unsent_bytes
             parts, self._parts, self.unsent_bytes = self._parts, [], 0
             self._transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
         else:
@@ -90,6 +102,7 @@ class Outbox:
                 size += len(parts[at])
                 at += 1
             self.unsent_bytes -= size
+            self.sent_bytes += size
             # May call pause_writing, and that may close the connection.
             self._transport.writelines(parts[begin:at])
             if self._transport.is_closing():

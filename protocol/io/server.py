@@ -119,6 +119,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Whether its last words were said: nothing more is served."""
         self._not_reading = self._held_back = self._unsent = 0
         self._reads = self._frames = self._drains = self.unanswered = 0
+        self.received_bytes = 0
         self._on_closed: list[Callable[[], None]] = []
         self.closed = False
         """Whether nothing can be sent to the peer any more."""
@@ -203,6 +204,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """So many bytes have arrived there."""
         self._reads += 1
+        self.received_bytes += nbytes
         if not self.ending:
             self._consume(nbytes)
 
@@ -456,6 +458,7 @@ class Listener:
         self.port = 0
         self.connections: dict[ServerConnection, None] = {}
         self.lingering = 0
+        self._received_bytes = self._sent_bytes = 0
         self.closed = False
         self._loop = asyncio.get_running_loop()
         self._server: asyncio.AbstractServer
@@ -490,9 +493,21 @@ class Listener:
             self._empty = self._empty or self._loop.create_future()
             await asyncio.shield(self._empty)
 
+    @property
+    def received_bytes(self) -> int:
+        """All that has come in by this port."""
+        return self._received_bytes + sum(connection.received_bytes for connection in self.connections)
+
+    @property
+    def sent_bytes(self) -> int:
+        """All that was handed to the kernel to go out by it."""
+        return self._sent_bytes + sum(connection.outbox.sent_bytes for connection in self.connections)
+
     def lost(self, connection: ServerConnection) -> None:
         """A connection has ended."""
-        self.connections.pop(connection, None)
+        if self.connections.pop(connection, self) is not self:
+            self._received_bytes += connection.received_bytes
+            self._sent_bytes += connection.outbox.sent_bytes
         self._end_if_empty()
 
     def lingered(self) -> None:
