@@ -29,6 +29,16 @@ from tidelog.protocol.messages.cluster import (
 )
 from tidelog.protocol.messages.connection import Hello, Refused
 from tidelog.protocol.messages.fetch import Fetch
+from tidelog.protocol.messages.groups import (
+    DeleteGroupOffsets,
+    DeleteGroups,
+    DescribeGroups,
+    FindCoordinator,
+    GroupHeartbeat,
+    ListGroups,
+    OffsetCommit,
+    OffsetFetch,
+)
 from tidelog.protocol.messages.metadata import Metadata
 from tidelog.protocol.messages.offsets import DeleteRecords, EpochEnds, ListOffsets
 from tidelog.protocol.messages.produce import InitProducerId, Produce
@@ -99,6 +109,14 @@ REQUESTS: Final[dict[int, type[Request]]] = _by_tag(
         ListReassignments,
         UnregisterBroker,
         GetReplicaLogInfo,
+        FindCoordinator,
+        GroupHeartbeat,
+        OffsetCommit,
+        OffsetFetch,
+        ListGroups,
+        DescribeGroups,
+        DeleteGroups,
+        DeleteGroupOffsets,
     )
 )
 """Every request by its tag."""

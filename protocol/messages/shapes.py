@@ -90,6 +90,12 @@ Isolation: TypeAlias = Annotated[int, Meta(ge=0, le=1)]
 CrashCode: TypeAlias = Annotated[int, Meta(ge=0, le=_I16)]
 """How a process ended: 0 there was none, 1 in order, 2 it died, 3 its machine died, 4 data was lost."""
 
+MemberEpoch: TypeAlias = Annotated[int, Meta(ge=-2, le=_I32)]
+"""How far a member of a group has followed it; 0 and below have meanings of their own: i32."""
+
+Sequence: TypeAlias = Annotated[int, Meta(ge=0, le=_I64)]
+"""The number of a request among those of its sender: i64, not negative."""
+
 SessionEpoch: TypeAlias = Annotated[int, Meta(ge=-1, le=_I32)]
 """The number of a request within its fetch session; after 2^31 - 1 comes 1; -1 is no session: i32."""
 
