@@ -15,12 +15,11 @@ Every size is divided into ten topics, all asked for at once, with three replica
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +28,9 @@ from scripts.benches.measure import Bench, Goal, Readings, Round, Row, Settings
 
 from tidelog.controller.facts import Fact, PartitionCreated
 from tidelog.protocol.types import BrokerId
+from tidelog.testing.ports import HOST, HeldPort
 
 ROOT = Path(__file__).resolve().parents[2]
-HOST = "127.0.0.1"
 QUORUMS = (1, 3, 5)
 SIZES = (100, 1000, 10_000)
 TOPICS = 10
@@ -87,7 +86,8 @@ class Cluster:
     """A quorum and its brokers, for one life."""
 
     def __init__(self, stack: ExitStack, path: Path, quorum: int) -> None:
-        voters = [(number, HOST, port) for number, port in enumerate(_ports(quorum), 1)]
+        held = [stack.enter_context(closing(HeldPort())) for _ in range(quorum)]
+        voters = [(number, HOST, port.number) for number, port in enumerate(held, 1)]
         self.controllers: list[Node] = []
         for number, _, _ in voters:
             options = {"node_id": number, "voters": voters, "directory": str(path / f"controller-{number}")}
@@ -150,13 +150,6 @@ class Cluster:
             f"{phase} stall": max(answer["stall"] for answer in told),
             f"{phase} busy": max(0.1, *(answer["busy"] for answer in told)),
         }
-
-
-def _ports(count: int) -> list[int]:
-    """Free ones: they may be taken by somebody else before they are used, and then a controller says so."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server((HOST, 0))) for _ in range(count)]
-        return [each.getsockname()[1] for each in sockets]
 
 
 def _by_hand(path: Path, partitions: int) -> float:
