@@ -44,7 +44,7 @@ class PartitionPosition(Struct, frozen=True, gc=False):
     high_watermark: int
     """Everything below it is committed and can be read; -1: no broker has said so yet."""
     log_end: int
-    """The offset that the next record will get that anybody writes; -1: unknown."""
+    """What Kafka's tools call so: the offset behind the last record that can be read, as its leader says."""
     lag: int
     """How many committed offsets lie ahead; -1: unknown."""
     lag_seconds: float | None
@@ -78,7 +78,9 @@ class RecordBatch:
 
     @property
     def next_offset(self) -> Offset:
-        """Behind the last record."""
+        """Behind the last record, and behind what compaction has left of the end of its batch: nothing."""
+        if self._end == len(self._columns):
+            return self._columns.header.next_offset
         return self._columns.offsets[self._end - 1] + 1
 
     @property
@@ -123,6 +125,11 @@ class RecordBatch:
     def records(self) -> list[Record]:
         """All of them as objects."""
         return list(self)
+
+    def after(self, offset: Offset) -> "RecordBatch | None":
+        """The records behind that offset; nothing is copied."""
+        read = bisect_right(self._columns.offsets, offset) - self._begin
+        return self.split(read)[1] if read > 0 else self
 
     def split(self, count: int) -> tuple["RecordBatch", "RecordBatch | None"]:
         """The first `count` records, and the others if there are any; nothing is copied."""
