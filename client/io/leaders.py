@@ -86,10 +86,8 @@ class AtLeaders:
             calls = [self._ask(leader, asked, build, timeout_ms) for leader, asked in by_leader.items()]
             await asyncio.gather(*calls)
             left = [where for where in left if where not in self._done and where not in self._failed]
-            wait_ms = backoff.wait_ms(loop.time() * 1000) if left else None
-            if wait_ms is None:
+            if not left or not await session.pause(backoff):
                 break
-            await asyncio.sleep(wait_ms / 1000)
             await self._look_again(left, deadline_s)
         refusals = Refusals()
         refusals.errors = {

@@ -33,6 +33,7 @@ from tidelog.client.retry import Advice, Backoff, advice
 from tidelog.protocol.errors import (
     ClientClosed,
     ConnectionFailed,
+    LeaderNotAvailable,
     RequestTimedOut,
     TidelogError,
     error_of,
@@ -123,6 +124,10 @@ class Session:
         while True:
             try:
                 await self._learn((), backoff.left_ms(self._now_ms()))
+                if not self.cluster.brokers:
+                    raise LeaderNotAvailable(
+                        "no broker of the cluster is alive yet, the one that answered says"
+                    )
             except TidelogError as error:
                 if isinstance(error, ConnectionFailed) or advice(error) is Advice.FATAL:
                     raise
@@ -425,12 +430,13 @@ class Session:
         self._check_open()
         backoff = self.backoff(self.config.request_timeout_ms if timeout_ms is None else timeout_ms)
         broker = NO_BROKER
+        late: TidelogError = RequestTimedOut("no broker could be reached in time")
         while True:
             left_ms = backoff.left_ms(self._now_ms())
             # Half of the time for one: so another one is asked as well, should the first never answer.
             attempt_ms = left_ms if len(self.cluster.brokers) < 2 else max(left_ms / 2, min(left_ms, 1000))
             try:
-                broker = await self._somebody(broker, backoff)
+                broker = await self._somebody(broker, backoff, late)
                 reply, attachment = await self.call(
                     broker, _for(request, attempt_ms), *attachments, timeout_ms=attempt_ms
                 )
@@ -442,9 +448,10 @@ class Session:
                 if advice(error) is Advice.FATAL:
                     raise
                 on_retry(error)
+                late = error
                 await self._pause(backoff, error)
 
-    async def _somebody(self, but: BrokerId, backoff: Backoff) -> BrokerId:
+    async def _somebody(self, but: BrokerId, backoff: Backoff, late: TidelogError) -> BrokerId:
         """A broker to ask: one that is connected if possible, and not the one that has just failed."""
         connections = self.connections
         for attempt in (1, 2):
@@ -454,7 +461,7 @@ class Session:
             if known and not connections.rests(known[0]):
                 return known[0]
             if attempt == 1:
-                async with self._within(backoff, RequestTimedOut("no broker can be reached in time")):
+                async with self._within(backoff, again(late)):
                     await self.refresh((), newer=True)
         raise ConnectionFailed(f"none of {len(self.cluster.brokers)} brokers can be reached")
 
@@ -466,11 +473,17 @@ class Session:
         return Backoff(self.rng, self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, deadline_ms)
 
     async def _pause(self, backoff: Backoff, error: TidelogError) -> None:
-        """Wait before the next attempt; raise the error if the time is up."""
+        """Wait before the next attempt; raise the error if the time is up before that, or then."""
+        if not await self.pause(backoff):
+            raise error
+
+    async def pause(self, backoff: Backoff) -> bool:
+        """Wait before the next attempt, after one that failed; False: the time is up."""
         wait_ms = backoff.wait_ms(self._now_ms())
         if wait_ms is None:
-            raise error
+            return False
         await asyncio.sleep(wait_ms / 1000)
+        return backoff.left_ms(self._now_ms()) > 0
 
     def _within(self, backoff: Backoff, late: TidelogError) -> AbstractAsyncContextManager[None]:
         return until(backoff.deadline_ms, late)

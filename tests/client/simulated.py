@@ -28,11 +28,13 @@ class Stage:
         return ",".join(f"{host.machine.address}:{BROKER_PORT}" for host in self.cluster.hosts.values())
 
     def all_alive(self) -> bool:
-        """Whether every broker is registered and not fenced."""
-        if self.cluster.active is None:
-            return False
-        brokers = self.cluster.image.brokers
-        return len(brokers) == len(self.cluster.hosts) and not any(one.fenced for one in brokers.values())
+        """Whether every broker is registered and not fenced, and every broker knows it."""
+        nodes = [broker for broker in self.cluster.brokers.values() if broker.serving]
+        return len(nodes) == len(self.cluster.hosts) and all(
+            len(node.observer.image.brokers) == len(nodes)
+            and not any(one.fenced for one in node.observer.image.brokers.values())
+            for node in nodes
+        )
 
     def client(self, **options: Any) -> Client:
         """A client that is not started yet."""

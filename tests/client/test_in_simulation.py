@@ -9,7 +9,7 @@ import pytest
 from tests.client.simulated import Stage
 from tidelog.client.admin import NewTopic
 from tidelog.client.io.client import Client
-from tidelog.protocol.errors import ConnectionFailed, UnknownTopicOrPartition
+from tidelog.protocol.errors import ConnectionFailed, RequestTimedOut, UnknownTopicOrPartition
 from tidelog.protocol.messages import Metadata
 from tidelog.protocol.types import BrokerId, TopicPartition
 from tidelog.testing.simulation.world import World
@@ -119,3 +119,57 @@ def test_the_cluster_is_described_and_its_quorum(stage: Stage) -> None:
     assert cluster.controller_id == quorum.leader_id == stage.cluster.active[0]  # type: ignore[index]
     assert [voter.id for voter in quorum.voters] == [1, 2, 3]
     assert cluster.cluster_id
+
+
+def test_a_topic_that_one_broker_cannot_know_yet_is_not_called_usable(stage: Stage) -> None:
+    for number in stage.cluster.quorum:
+        stage.world.network.partition("b3", f"c{number}")
+
+    async def create(client: Client) -> Any:
+        new = NewTopic("orders", assignment=[[1, 2]])
+        with pytest.raises(
+            RequestTimedOut, match="orders was created, and is not usable yet: broker 3 does not"
+        ):
+            await client.admin.create_topics(new, timeout=1)  # a session of a broker is 1.5 s
+        began = stage.world.now
+        await client.admin.add_partitions("orders", 2, timeout=10)
+        return stage.world.now - began, client.cluster.brokers.keys()
+
+    seconds, brokers = stage.run(create)
+    assert brokers == {1, 2}, "it is waited for as long as it counts as alive, and no longer"
+    assert seconds < 3
+
+
+def test_operations_outlive_the_loss_of_the_active_controller(stage: Stage) -> None:
+    async def create(client: Client) -> Any:
+        for number in range(3):
+            stage.cluster.controller.kill()
+            name = f"orders-{number}"
+            await client.admin.create_topics(NewTopic(name, partitions=2, replication_factor=3), timeout=20)
+            for dead, host in stage.cluster.quorum.items():
+                if not host.alive:
+                    stage.cluster.start_controller(dead)
+        return [topic.name for topic in await client.admin.list_topics()]
+
+    assert stage.run(create, seconds=60) == ["orders-0", "orders-1", "orders-2"]
+
+
+def test_an_operation_without_controllers_ends_within_its_time(stage: Stage) -> None:
+    for host in stage.cluster.quorum.values():
+        host.kill()
+    began = stage.world.now
+    with pytest.raises(RequestTimedOut):
+        stage.run(lambda client: client.admin.create_topics("orders", timeout=3))
+    assert stage.world.now - began < 4
+
+
+def test_an_operation_without_brokers_ends_within_its_time_and_says_why(stage: Stage) -> None:
+    async def create(client: Client) -> None:
+        for host in stage.cluster.hosts.values():
+            host.kill()
+        await client.admin.create_topics("orders", timeout=3)
+
+    began = stage.world.now
+    with pytest.raises(ConnectionFailed):
+        stage.run(create)
+    assert 2 < stage.world.now - began < 5
