@@ -33,6 +33,7 @@ from tidelog.storage.config import LogConfig
 from tidelog.storage.crashes import CrashKind, Life
 from tidelog.storage.files import FULL, Directory, NoRoom
 from tidelog.storage.identity import read_topic_id, write_topic_id
+from tidelog.storage.keeping import Kept
 from tidelog.storage.log import Log
 from tidelog.storage.names import DELETED, STRAY, parse_partition, parted_name, partition_name
 from tidelog.storage.open_segments import OpenSegments
@@ -278,7 +279,7 @@ class DataDirectory:
 
     # ── what a log needs of its keeper ────────────────────────────────────────────────────────────
 
-    def lower_recovery_point(self, log: Log, offset: Offset) -> None:
+    def lower_recovery_point(self, log: Kept, offset: Offset) -> None:
         """Write durably that nothing at and behind `offset` is to be trusted, or missed when it is gone."""
         partition = self._partitions[log.directory.path]
         if offset < self._high_watermarks.get(partition, 0):

@@ -18,8 +18,7 @@ Who is allowed to append, and how far readers may see, is not known here: that i
 
 from bisect import bisect_right
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Final, NamedTuple, NoReturn, Protocol
+from typing import Final, NamedTuple, NoReturn
 
 from tidelog.protocol.batch import BatchHeader, check_body, read_header, stamp
 from tidelog.protocol.errors import (
@@ -34,10 +33,9 @@ from tidelog.protocol.errors import (
 from tidelog.protocol.types import NO_EPOCH, NO_TIMESTAMP, Buffer, Epoch, Offset
 from tidelog.storage import producer_snapshots
 from tidelog.storage.config import MAX_BATCH_BYTES, LogConfig
-from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.files import FULL, Directory, NoRoom
 from tidelog.storage.flushing import SEGMENTS_AT_ONCE, Flush
-from tidelog.storage.open_segments import OpenSegments
+from tidelog.storage.keeping import Contents, Keeper
 from tidelog.storage.producer_replay import ProducerReplay
 from tidelog.storage.producers import Duplicate, Producers
 from tidelog.storage.segment import MAX_RELATIVE_OFFSET, Segment, Slice
@@ -57,44 +55,6 @@ class Appended(NamedTuple):
     next_offset: Offset
     duplicate: bool
     """It was there already: this is where, and nothing was written."""
-
-
-class Keeper(Protocol):
-    """What a log needs of the data directory that it lies in."""
-
-    @property
-    def open_segments(self) -> OpenSegments:
-        """Where it takes turns with all other logs at having files open."""
-        ...
-
-    def lower_recovery_point(self, log: "Log", offset: Offset) -> None:
-        """Write durably that nothing at and behind `offset` is to be trusted, or missed when it is gone.
-
-        The point that was written may be lower already; it is never raised by this.
-        `NoRoom` refuses the cut that this was for; anything else ends the process.
-        """
-        ...
-
-    def report_damage(self, what: str) -> None:
-        """Durable bytes are not what they were; said before anything is done about it."""
-        ...
-
-    def halt(self, what: str, error: OSError) -> NoReturn:
-        """End the process at once, without any marker of a clean stop (`os._exit(70)` in the product)."""
-        ...
-
-
-@dataclass(slots=True)
-class Contents:
-    """What recovery found in a directory, and a log begins with."""
-
-    segments: list[Segment]
-    epochs: LeaderEpochs
-    producers: Producers
-    log_start: Offset
-    durable: Offset
-    """All below is; that is the end, unless the epochs could not be written for want of room."""
-    epochs_saved: bool
 
 
 class Log:
@@ -189,14 +149,20 @@ class Log:
             )
         return header
 
-    def append_as_follower(self, batches: Buffer, leader_epoch: Epoch, now_ms: int) -> None:
-        """Write a leader's batches as they are: all of them, or none when one does not continue this log."""
+    def append_as_follower(
+        self, batches: Buffer, leader_epoch: Epoch, now_ms: int, *, gaps: bool = False
+    ) -> None:
+        """Write a leader's batches as they are: all of them, or none when one does not continue this log.
+
+        `gaps`: the leader's log has been compacted, and offsets may be missing between them.
+        """
         self._check_writable()
         expected, epoch, at = self.end_offset, self._latest_epoch, 0
         group: list[tuple[int, BatchHeader]] = []
         while at < len(batches):
             header = self._checked(batches, MAX_BATCH_BYTES, at)
-            if header.base_offset != expected or not max(epoch, 0) <= header.leader_epoch <= leader_epoch:
+            follows = header.base_offset == expected or (gaps and header.base_offset > expected)
+            if not follows or not max(epoch, 0) <= header.leader_epoch <= leader_epoch:
                 raise InvalidAppend(
                     f"{self}: a batch at offset {header.base_offset} of epoch {header.leader_epoch} does not "
                     f"continue offset {expected} of epoch {epoch} under leader epoch {leader_epoch}"
@@ -254,7 +220,7 @@ class Log:
         try:
             segment.write(batches)
         except OSError as error:
-            self._cut_back(segment, error)
+            self._cut_back(segment, error, flush=len(group) > 1)
         start = group[0][0]
         position = segment.size
         self._since_snapshot += len(batches)
@@ -268,10 +234,16 @@ class Log:
             self._refusal = StorageError(f"{self} went offline while noting a batch: {error!r}")
             raise self._refusal from error
 
-    def _cut_back(self, segment: Segment, error: OSError) -> NoReturn:
-        """A write failed: remove what it left, refuse further ones until `probe` finds room."""
+    def _cut_back(self, segment: Segment, error: OSError, *, flush: bool) -> NoReturn:
+        """A write failed: remove what it left, refuse further ones until `probe` finds room.
+
+        Of several batches a loss of power may bring back a later one, just behind what is written there next,
+        and the offsets between them would pass for compacted ones: that cut is made durable at once.
+        """
         try:
             segment.cut_back()
+            if flush:
+                segment.file().flush()
         except OSError as worse:
             self._keeper.halt(f"cut back a failed append to {segment!r}", worse)
         self._cuts += 1
@@ -488,7 +460,7 @@ class Log:
         assert offset >= self.log_start, (offset, self.log_start)
         try:
             # Everything that may be refused comes before anything is cut.
-            cut = self._segments[self._segment_of(offset)].header_at(offset).base_offset
+            cut = self._segments[self._segment_of(offset)].end_below(offset)
             if cut < self.log_start:  # the log starts within that batch: nothing is left
                 self.truncate_fully_and_start_at(offset)
                 return

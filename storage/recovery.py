@@ -28,7 +28,8 @@ from tidelog.storage.checkpoints import read_leader_epochs, write_leader_epochs
 from tidelog.storage.config import LogConfig
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.files import TEMPORARY, Directory, File, NoRoom
-from tidelog.storage.log import Contents, Keeper, Log
+from tidelog.storage.keeping import Contents, Keeper
+from tidelog.storage.log import Log
 from tidelog.storage.producer_replay import ProducerReplay
 from tidelog.storage.scan import BATCHES_PER_STEP, SLICE, Scan
 from tidelog.storage.segment import INDEX, LOG, MAX_RELATIVE_OFFSET, TIME_INDEX, Segment
@@ -222,7 +223,7 @@ class Opening:
         if self._verified_from is None:
             self._verified_from, self._epoch_below = segment.next_offset, epoch
         for position, header, batch in scan:
-            if header.base_offset != segment.next_offset or header.leader_epoch < max(epoch, 0):
+            if header.base_offset < segment.next_offset or header.leader_epoch < max(epoch, 0):
                 break
             if header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
                 break
@@ -342,7 +343,7 @@ class Opening:
             problem = CorruptCheckpoint(
                 f"{where} ends with epoch {epochs.latest}, the durable batches with {self._epoch_below}"
             )
-        elif problem is None and epochs.entries[0].start > log_start:
+        elif problem is None and epochs.entries[0].start > self._first_base(log_start):
             problem = CorruptCheckpoint(
                 f"{where} begins at offset {epochs.entries[0].start}, the log at {log_start}"
             )
@@ -360,6 +361,11 @@ class Opening:
                 self._epochs_saved = False  # so nothing does, until a flush has written them
                 self.findings.problems.append(str(refused))
         return epochs
+
+    def _first_base(self, log_start: Offset) -> Offset:
+        """Where what readers get begins: compaction may have removed the batch with the first offset."""
+        first = next(segment for segment in self._segments if segment.next_offset > log_start)
+        return max(first.header_at(log_start).base_offset, log_start)
 
     def _epochs_of_all_batches(self) -> Generator[None, None, LeaderEpochs]:
         epochs = LeaderEpochs()

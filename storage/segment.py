@@ -1,7 +1,8 @@
 """One file of batches, and the two indexes that lead into it.
 
 A segment is named by its base offset. It knows how far it is written (`size`, `next_offset`) and the
-largest timestamp in it; batches in it follow one another without a byte between them. What it keeps true:
+largest timestamp in it; batches in it follow one another without a byte between them, though offsets
+may be missing where compaction removed them. What it keeps true:
 
 * Every batch that is handed out was read from the disk and matches its checksum: damage is reported
   (`DamagedLog`), never served.
@@ -239,9 +240,13 @@ class Segment:
             return
         scan = Scan(self, self.size, end, bodies=False)
         for count, (position, header, _) in enumerate(scan, 1):
+            # Compaction leaves gaps between offsets: then the batch before is whole, and ends where it says.
             if header.base_offset != self.next_offset:
-                self.check_last()  # of the two, it may be the one that is not what it was
-                raise self._damaged(position, _out_of_place(header, self.next_offset))
+                self.check_last()
+                if header.base_offset < self.next_offset:
+                    raise self._damaged(position, _out_of_place(header, self.next_offset))
+            if below is not None and header.base_offset >= below:
+                return
             self.enter(position, header)
             if below is not None and self.next_offset >= below:
                 return
@@ -401,6 +406,17 @@ class Segment:
     def header_at(self, offset: Offset) -> BatchHeader:
         """The header of the batch that has that offset, which must be here."""
         return self._header(self.position_of(offset))
+
+    def end_below(self, offset: Offset) -> Offset:
+        """Where the segment ends once all from that offset on is gone."""
+        offsets, _ = self.indexes()
+        entry = offsets.floor(offset - self.base_offset - 1)
+        end = self.base_offset
+        for _, header in self.headers_from(offsets.values[entry] if entry >= 0 else 0):
+            if header.last_offset >= offset:
+                break
+            end = header.next_offset
+        return end
 
     def _header(self, position: int) -> BatchHeader:
         try:

@@ -10,6 +10,7 @@ from tidelog.protocol.records import encode
 from tidelog.storage.config import LogConfig
 from tidelog.storage.files import Directory
 from tidelog.storage.io import open_directory
+from tidelog.storage.keeping import Kept
 from tidelog.storage.log import Log
 from tidelog.storage.open_segments import OpenSegments
 from tidelog.storage.recovery import Checkpointed, Opening
@@ -23,7 +24,7 @@ class Keeper:
     def __init__(self) -> None:
         self.open_segments = OpenSegments()
 
-    def lower_recovery_point(self, log: Log, offset: int) -> None:
+    def lower_recovery_point(self, log: Kept, offset: int) -> None:
         """No bench cuts what is durable."""
         raise AssertionError(f"{log} is cut to {offset}")
 

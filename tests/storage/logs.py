@@ -8,6 +8,7 @@ from tidelog.protocol.batch import BatchHeader, read_header, stamp, walk
 from tidelog.protocol.records import encode
 from tidelog.storage.config import LogConfig
 from tidelog.storage.files import Directory, NoRoom, read_whole, write_whole
+from tidelog.storage.keeping import Kept
 from tidelog.storage.log import Log
 from tidelog.storage.open_segments import OpenSegments
 from tidelog.storage.recovery import Checkpointed, Findings, Opening
@@ -30,7 +31,7 @@ class Keeper:
         self.halted: list[str] = []
         self.damage: list[str] = []
 
-    def lower_recovery_point(self, log: Log, offset: int) -> None:
+    def lower_recovery_point(self, log: Kept, offset: int) -> None:
         assert log.directory.path.endswith("orders-0")
         self.write_recovery_point(min(offset, self.read_recovery_point()))
 
