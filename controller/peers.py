@@ -12,6 +12,7 @@ from tidelog.protocol.messages import Hello, Reply, Request
 from tidelog.protocol.types import BrokerId
 
 PROBES: Final = 2
+PROBES_MOST: Final = 6
 PROBE_PAUSE_S: Final = 0.05
 PROBE_TIMEOUT_MS: Final = 1000
 
@@ -53,11 +54,14 @@ class Peers:
 async def is_gone(address: Address, is_wanted: Callable[[], bool], bounds: Bounds) -> bool:
     """Whether nobody listens there: connections are refused, twice.
 
-    One that is accepted, runs into its time-out or finds the host unreachable proves nothing. Given up as soon as
-    nobody wants to know any more.
+    One that is answered, runs into its time-out or finds the host unreachable proves nothing, and is the last. One that
+    is accepted and ended proves nothing either, but is asked about again: the kernel closes the sockets of a killed
+    process one after the other, and the one that it listened on is among the last. Given up as soon as nobody wants to
+    know any more.
     """
     host, port = address
-    for attempt in range(PROBES):
+    refusals = 0
+    for attempt in range(PROBES_MOST):
         if attempt:
             await asyncio.sleep(PROBE_PAUSE_S)
         if not is_wanted():
@@ -65,11 +69,18 @@ async def is_gone(address: Address, is_wanted: Callable[[], bool], bounds: Bound
         try:
             connection = await connect(host, port, bounds=bounds, timeout_ms=PROBE_TIMEOUT_MS)
         except ConnectionFailed as error:
-            if not isinstance(error.__cause__, ConnectionRefusedError):
+            cause = error.__cause__
+            if isinstance(cause, ConnectionRefusedError):
+                refusals += 1
+                if refusals == PROBES:
+                    return is_wanted()
+            elif cause is None or isinstance(cause, ConnectionError):
+                refusals = 0
+            else:
                 return False
         except TidelogError:
             return False
         else:
             connection.close()
             return False
-    return is_wanted()
+    return False

@@ -1,38 +1,91 @@
-"""How a controller reaches the others."""
+"""Whether a process is there at all: refusals prove that it is not, and nothing else does (DECISIONS 3)."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from tidelog.controller.peers import Peers
+from tidelog.controller.peers import PROBES_MOST, is_gone
 from tidelog.protocol.bounds import Bounds
-from tidelog.protocol.errors import RequestTimedOut
 from tidelog.protocol.io import Incoming, listen
 from tidelog.protocol.limits import DEFAULT
-from tidelog.protocol.messages import EndEpoch, EndEpochReply, Hello, Welcome
-from tidelog.protocol.types import BrokerId, Epoch
-
-PEER = BrokerId(2)
+from tidelog.protocol.messages import Welcome
+from tidelog.testing.ports import HOST, HeldPort
 
 
-async def test_a_peer_that_was_silent_is_called_on_a_new_connection() -> None:
-    connections: list[object] = []
+class Door:
+    """A port that accepts, and ends every connection at once, for so many times before it refuses."""
 
+    def __init__(self, accepts: int) -> None:
+        self.accepted = 0
+        self.held = HeldPort()
+        self._accepts = accepts
+        self._server: asyncio.AbstractServer
+
+    async def open(self) -> None:
+        self._server = await asyncio.start_server(self._met, HOST, self.held.number)
+
+    async def _met(self, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
+        if self.accepted == self._accepts:
+            self.close()
+        writer.transport.abort()
+
+    def close(self) -> None:
+        self._server.close()
+
+
+@pytest.fixture
+async def door_for() -> AsyncIterator[Callable[[int], Door]]:
+    doors: list[Door] = []
+
+    def made(accepts: int) -> Door:
+        doors.append(Door(accepts))
+        return doors[-1]
+
+    yield made
+    for door in doors:
+        door.close()
+        door.held.close()
+
+
+async def asked(port: int) -> bool:
+    return await is_gone((HOST, port), lambda: True, Bounds(DEFAULT))
+
+
+async def test_who_refuses_is_gone() -> None:
+    held = HeldPort()
+    assert await asked(held.number)
+    held.close()
+
+
+async def test_a_process_whose_sockets_are_closed_one_after_the_other_is_gone(
+    door_for: Callable[[int], Door],
+) -> None:
+    door = door_for(1)
+    await door.open()
+    assert await asked(door.held.number)
+    assert door.accepted == 1
+
+
+async def test_who_accepts_time_and_again_may_live(door_for: Callable[[int], Door]) -> None:
+    door = door_for(1000)
+    await door.open()
+    assert not await asked(door.held.number)
+    assert door.accepted == PROBES_MOST
+
+
+async def test_who_answers_lives() -> None:
     def serve(incoming: Incoming) -> None:
-        if isinstance(incoming.message, Hello):
-            connections.append(incoming)
-            incoming.reply(Welcome("", PEER, "controller"))
-        elif len(connections) > 1:
-            incoming.reply(EndEpochReply(epoch=Epoch(1)))
+        incoming.reply(Welcome())
 
-    bounds = Bounds(DEFAULT)
-    listener = await listen("127.0.0.1", 0, serve, bounds)
-    peers = Peers({PEER: ("127.0.0.1", listener.port)}, Hello(), bounds)
-    request = EndEpoch("", PEER, Epoch(1), BrokerId(1))
-    try:
-        with pytest.raises(RequestTimedOut):
-            await peers.call(PEER, request, 50)
-        assert isinstance(await peers.call(PEER, request, 5000), EndEpochReply)
-        assert len(connections) == 2
-    finally:
-        peers.close()
-        listener.close()
-        await listener.wait_closed()
+    listener = await listen(HOST, 0, serve)
+    assert not await asked(listener.port)
+    listener.close()
+    await listener.wait_closed()
+
+
+async def test_nobody_is_asked_about_when_nobody_wants_to_know() -> None:
+    held = HeldPort()
+    assert not await is_gone((HOST, held.number), lambda: False, Bounds(DEFAULT))
+    held.close()
