@@ -13,6 +13,7 @@ from tidelog.testing import Cluster, NodeFailed
 
 KINDS = [
     pytest.param({}, id="local"),
+    pytest.param({"processes": True, "proxied": True}, id="processes"),
 ]
 
 
