@@ -25,7 +25,7 @@ from tidelog.cli.node.command import Asked, NodeVerb, gather, node_options
     help="What others are told of where it is. [default: what it listens on]",
 )
 @click.pass_context
-def start(ctx: click.Context, config: str | None, pairs: Sequence[str], **flags: str | None) -> int:
+def start(ctx: click.Context, /, config: str | None, pairs: Sequence[str], **flags: str | None) -> int:
     """Be a broker, until a signal ends it.
 
     Settings have Kafka's names. What a flag or -X says wins over the environment (TIDELOG_BROKER_RACK for broker.rack),
@@ -75,7 +75,7 @@ def _start(asked: Asked) -> int:
                 controllers=asked.voters(controllers),
                 host=listen.host,
                 port=listen.port,
-                advertise=tuple(advertise) if advertise else None,
+                advertise=advertise,
                 rack=asked.text("broker.rack", "") or "",
             ),
             FIELDS,

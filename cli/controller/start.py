@@ -27,7 +27,7 @@ FILES: Final = 512
     help="All controllers, this one among them. [default: this one alone, where it listens]",
 )
 @click.pass_context
-def start(ctx: click.Context, config: str | None, pairs: Sequence[str], **flags: str | None) -> int:
+def start(ctx: click.Context, /, config: str | None, pairs: Sequence[str], **flags: str | None) -> int:
     """Be a controller, until a signal ends it.
 
     Settings have Kafka's names. What a flag or -X says wins over the environment (TIDELOG_NUM_PARTITIONS for

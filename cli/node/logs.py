@@ -45,10 +45,11 @@ def parts_of(template: str) -> tuple[Part, ...]:
     if not _EVENT.fullmatch(event):
         return (_part("event", ""), _part("message", template))
     found = list(_FIELD.finditer(rest))
-    starts = [match.start() for match in found]
-    parts = [_part("event", event), _part("message", rest[: starts[0] if starts else None].strip())]
-    for match, end in zip(found, [*starts[1:], len(rest)], strict=True):
-        parts.append(_part(match[1], rest[match.end() : end].strip()))
+    starts = [*(match.start() for match in found), len(rest)]
+    parts = [_part("event", event), _part("message", rest[: starts[0]].strip())]
+    for match, end in zip(found, starts[1:], strict=True):
+        name = match[1] if match[1] != "event" else "event_"
+        parts.append(_part(name, rest[match.end() : end].strip()))
     return tuple(part for part in parts if part.text or part.name == "event")
 
 
@@ -71,7 +72,7 @@ def fields_of(record: logging.LogRecord) -> tuple[str, dict[str, Any]]:
         if whole and isinstance(given[0], bool | int | float | str) and part.text[-1] in "srd":
             fields[part.name] = int(given[0]) if part.text[-1] == "d" else given[0]
         else:
-            fields[part.name] = part.text % given if given or "%" in part.text else part.text
+            fields[part.name] = part.text % given if args else part.text
     return fields.pop("event") or record.name, fields
 
 

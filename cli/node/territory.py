@@ -23,7 +23,8 @@ class Territory:
 
     def take(self) -> Directory:
         """The directory, made with those above it where they are missing. OSError: it cannot be."""
-        missing, above = [], self.path
+        missing: list[str] = []
+        above = self.path
         while not os.path.lexists(above):
             missing.insert(0, above)
             above = os.path.dirname(above)

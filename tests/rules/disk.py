@@ -18,10 +18,11 @@ from tests.storage import (
 )
 from tests.storage.logs import Host
 from tidelog.broker.partition import Partition
-from tidelog.storage import crashes, io
+from tidelog.storage import crashes
 from tidelog.storage.crashes import Life
 from tidelog.storage.data_directory import DataDirectory
 from tidelog.storage.flushing import Flush
+from tidelog.storage.io import disk
 from tidelog.storage.log import Log
 from tidelog.storage.recovery import Opening
 from tidelog.storage.scan import Scan
@@ -61,7 +62,7 @@ RULES: dict[str, Rule] = {
     "checkpoints_lowered_first": Rule("What was cut off on purpose is not missed: the checkpoints say so first.", "1.11, ADR 0072", Instead(DataDirectory, "lower_recovery_point", "offset < self._high_watermarks.get(partition, 0)", "False"), Catcher(test_data_directory.test_what_was_cut_off_on_purpose_is_not_missed, row=(Killed,)), ("checkpoints_lowered_first",)),
     "flush_forgets_truncated": Rule("Nothing is cut while it is being flushed: the flush would speak of other bytes.", "1.9, ADR 0073", Instead(Partition, "carry_out", "self.log.is_flushing and", "False and"), Catcher(test_partition.test_nothing_is_cut_while_it_is_flushed, (a_follower,)), ("flush_forgets_truncated",)),
     # ── whose it is, and how the last life ended
-    "one_process": Rule("One process at a time has the directory.", "7.4, I-52", Instead(io._Directory, "lock", "fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)", "pass"), Catcher(test_identity.test_a_second_process_is_refused_and_told_who_holds_the_directory, (directory,)), ("flock",)),
+    "one_process": Rule("One process at a time has the directory.", "7.4, I-52", Instead(disk._Directory, "lock", "fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)", "pass"), Catcher(test_identity.test_a_second_process_is_refused_and_told_who_holds_the_directory, (directory,)), ("flock",)),
     "boot_id": Rule("A loss of power is never taken for a kill.", "D6, I-25", Instead(crashes, "classify", "running.place == here", "running.place.directory_id == here.directory_id"), ENDS, ("D6",)),
     "marker": Rule("A start is on record before any log is opened, so a kill is never taken for a loss of power.", "D6, I-24", Instead(Life, "begin", "written = life._write_if_it_fits(marker)", "written = True"), ENDS, ("D6",)),
     "worst_end": Rule("The worst end since the last registration is what counts.", "D6, I-25", Instead(Life, "begin", "max(last.worst, last_end)", "last_end"), ENDS, ("D6",)),

@@ -1,0 +1,112 @@
+"""`tidelog controller start`, as a real process: alone and as one of three, and what is refused."""
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.node_processes import HOST, Process, free_port, get, nodes, run
+
+pytestmark = pytest.mark.slow
+
+Start = Callable[..., Process]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    with nodes(tmp_path) as started:
+        yield started
+
+
+def three(start: Start) -> list[Process]:
+    ports = {number: free_port() for number in (1, 2, 3)}
+    quorum = ",".join(f"{number}@{HOST}:{port}" for number, port in ports.items())
+    return [
+        start("controller", f"c{n}", "--id", str(n), "--quorum", quorum, "--http", f"{HOST}:0") for n in ports
+    ]
+
+
+def test_a_controller_alone_leads_at_once(start: Start) -> None:
+    controller = start("controller", "c1", "--id", "1", "--listen", f"{HOST}:0", "--http", f"{HOST}:0")
+    about = controller.ready()
+    assert (about["role"], about["host"]) == ("controller", HOST)
+    assert about["advertised"] == f"{HOST}:{about['port']}"
+    controller.until(lambda: controller.out, "it is said on stdout")
+    assert f"controller 1 is ready at {HOST}:{about['port']}" in controller.out
+    assert get(about["http"], "/readyz") == (200, "ready\n")
+    _, metrics = get(about["http"], "/metrics")
+    assert "\ntidelog_controller_active 1\n" in metrics
+    assert '\ntidelog_controller_role{role="leader"} 1\n' in metrics
+    assert controller.stop() == 0
+    assert (controller.data / ".clean_shutdown").exists()
+
+
+def test_three_controllers_are_ready_when_one_leads(start: Start) -> None:
+    first, *others = controllers = three(start)
+    abouts = [controller.ready() for controller in controllers]
+    assert len({about["cluster_id"] for about in abouts if about["cluster_id"]}) <= 1
+    active = [get(about["http"], "/metrics")[1].count("\ntidelog_controller_active 1\n") for about in abouts]
+    assert sum(active) == 1
+    first.kill()
+    others[0].kill()
+    last = others[1]
+    [warning, *_] = last.until(lambda: last.events("controllers.unheard"), "it misses the others")
+    assert warning["tried"].count("Connection refused") == 2
+    status, why = get(abouts[2]["http"], "/readyz")
+    assert status == 503
+    assert "Connection refused" in why
+    assert last.stop() == 0
+
+
+def test_one_of_three_alone_says_so_and_is_not_ready(start: Start) -> None:
+    dead = free_port(), free_port()
+    quorum = f"1@{HOST}:{free_port()},2@{HOST}:{dead[0]},3@{HOST}:{dead[1]}"
+    controller = start("controller", "c1", "--id", "1", "--quorum", quorum, "--http", f"{HOST}:0")
+    [warning, *_] = controller.until(lambda: controller.events("controllers.unheard"), "it says so")
+    for number, port in zip((2, 3), dead, strict=True):
+        assert f"c{number} {HOST}:{port}: Connection refused" in warning["tried"]
+    [listening] = controller.events("http.listening")
+    assert get(f"{HOST}:{listening['port']}", "/readyz")[0] == 503
+    assert not controller.ready_file.exists()
+    controller.signal(signal.SIGTERM)
+    assert controller.ends() == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [
+        (("--data", "x"), "--id is missing"),
+        (("--id", "1"), "--data is missing"),
+        (("--id", "4", "--data", "x", "--quorum", "1@h:1"), "controller 4 among them"),
+        (("--id", "1", "--data", "x", "--quorum", "1@h:1,1@h:2"), "each id once"),
+        (("--id", "1", "--data", "x", "--quorum", "1@h:0,2@h:2"), "with port 0 the others would not find it"),
+        (("--id", "1", "--data", "x", "--listen", "[::]:0"), "say with --quorum"),
+        (("--id", "1", "--data", "x", "-X", "broker.rack=a"), "this is for a broker"),
+        (("--id", "1", "--data", "x", "-X", "quorum.fetch.timeout.ms=5000"), "it must be below half of"),
+    ],
+)
+def test_what_was_typed_wrongly_is_told_in_one_line(
+    args: tuple[str, ...], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = run("controller", "start", *args)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1), ran
+    assert why in ran.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_host_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+    ran = run(
+        "controller",
+        "start",
+        "--id",
+        "1",
+        "--listen",
+        "no-such-host.invalid:1",
+        "--data",
+        str(tmp_path / "x"),
+    )
+    assert ran.code == 1
+    assert "the host is not known" in ran.err
+    assert not (tmp_path / "x").exists()
