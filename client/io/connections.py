@@ -104,13 +104,7 @@ class Connections:
         if making is None:
             making = self._begin(broker, lane)
         try:
-            return await asyncio.shield(making)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if making.cancelled() and task is not None and not task.cancelling():
-                # Not who waits was cancelled, but what they wait for: only a closing client does that.
-                raise ClientClosed("the client was closed while it connected") from None
-            raise
+            return await joined(making, "the client was closed while it connected")
         except TidelogError as error:
             raise again(error) from error.__cause__
 
@@ -250,6 +244,19 @@ class Connections:
             await asyncio.gather(*self._making.values(), return_exceptions=True)
         finally:
             self.abort()
+
+
+async def joined(task: "asyncio.Future[T]", closed: str) -> T:
+    """What a task brings that others wait for too: whoever is cancelled leaves it alone. ClientClosed, when it was
+    itself cancelled: only a closing client does that.
+    """
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        waiter = asyncio.current_task()
+        if task.cancelled() and waiter is not None and not waiter.cancelling():
+            raise ClientClosed(closed) from None
+        raise
 
 
 async def first(attempts: Mapping[str, Callable[[], Awaitable[T]]], timeout_ms: float) -> T:

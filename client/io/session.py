@@ -28,7 +28,7 @@ import msgspec
 
 from tidelog.client.cluster import Changes, Cluster, Topic
 from tidelog.client.config import Address, ClientConfig
-from tidelog.client.io.connections import Connections, Lane, again, first
+from tidelog.client.io.connections import Connections, Lane, again, first, joined
 from tidelog.client.retry import Advice, Backoff, advice
 from tidelog.protocol.errors import (
     ClientClosed,
@@ -86,7 +86,7 @@ class Session:
         self._rounds: asyncio.Task[Any] | None = None
         """What sends them."""
         self._refreshed_s: float | None = None
-        self._started = False
+        self._starting: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._counts = {
             "requests": 0,
@@ -104,19 +104,17 @@ class Session:
         Raises ConnectionFailed with a line per address and its cause; then the client is closed.
         """
         self._check_open()
-        if self._started:
-            return
-        self._started = True
+        if self._starting is None:
+            self._starting = asyncio.get_running_loop().create_task(self._begin(), name="tidelog-start")
+        starting = self._starting
         try:
-            await self._begin()
+            await joined(starting, "the client was closed while it started")
         except BaseException:
-            self._started = False
             self.closed = True
+            starting.cancel()
             self._cancel_tasks()
             self.connections.abort()
             raise
-        _ = self.spawn(self._keep_fresh(), name="tidelog-metadata")
-        _ = self.spawn(self._watch(), name="tidelog-watch")
 
     async def _begin(self) -> None:
         """Be told of the cluster by a broker. Who is starting is asked again; when nobody listens, that is the answer."""
@@ -133,7 +131,9 @@ class Session:
                     raise
                 await self._pause(backoff, error)
             else:
-                return
+                break
+        _ = self.spawn(self._keep_fresh(), name="tidelog-metadata")
+        _ = self.spawn(self._watch(), name="tidelog-watch")
 
     async def close(self) -> None:
         """Close children, tasks and connections; raises what a child could not finish. A second call waits with the first."""
@@ -144,6 +144,9 @@ class Session:
 
     async def _close(self) -> None:
         failure: Exception | None = None
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.wait([self._starting])
         try:
             for child in reversed(list(self._children)):
                 try:
