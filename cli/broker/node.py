@@ -23,6 +23,9 @@ class BrokerNode:
         self.broker = Broker(config, environment)
         self._directory = environment.directory.path
         self._connected = False
+        self._alive: bool | None = None
+        """Whether it held its lease when it was last looked at; None: it has not yet."""
+        self._stopping = False
         self._begun = self._ended = 0
 
     async def run(self, ready: Callable[[], None]) -> None:
@@ -31,6 +34,7 @@ class BrokerNode:
 
     def stop(self) -> None:
         """Leave the cluster, and stop."""
+        self._stopping = True
         self.broker.stop()
 
     def about(self) -> Mapping[str, Any]:
@@ -61,13 +65,20 @@ class BrokerNode:
         return tried(self.broker.config.controllers, observer.failures if observer is not None else {})
 
     def look(self) -> None:
-        """Whether the way to the controller has come or gone."""
-        observer = self._observer
+        """Whether the way to the controller, the lease or leaderships have come or gone."""
+        broker, observer = self.broker, self._observer
         connected = observer is not None and observer.connected
         if observer is not None and connected and not self._connected:
             logger.info("controller.found id=%d epoch=%d", observer.controller_id, observer.quorum_epoch)
         self._connected = connected
-        tally = self.broker.tally
+        alive = broker.not_ready() is None
+        if self._alive and not alive and not self._stopping:
+            logger.warning("broker.fenced id=%d reason=%s", broker.config.broker_id, broker.not_ready())
+        elif alive and self._alive is False:
+            logger.info("broker.unfenced id=%d", broker.config.broker_id)
+        if broker.serving:
+            self._alive = alive
+        tally = broker.tally
         begun, ended = tally.leaderships_begun - self._begun, tally.leaderships_ended - self._ended
         if begun or ended:
             self._begun, self._ended = tally.leaderships_begun, tally.leaderships_ended

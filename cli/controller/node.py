@@ -1,6 +1,7 @@
 """A controller as its process sees it: where it is, whether it serves, whom it does not hear, what has changed."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -10,8 +11,10 @@ from tidelog.controller.config import ControllerConfig
 from tidelog.controller.controller import Controller
 from tidelog.controller.metrics import collect
 from tidelog.protocol.metrics import Sample
-from tidelog.protocol.types import NO_BROKER
+from tidelog.protocol.types import NO_BROKER, BrokerId
 from tidelog.storage.environment import Environment
+
+logger = logging.getLogger(__name__)
 
 
 class ControllerNode:
@@ -22,6 +25,8 @@ class ControllerNode:
         self._directory, self._clock = environment.directory.path, environment.clock
         self._others = [voter for voter in config.voters if voter[0] != config.node_id]
         self._stopping = False
+        self._alive: set[BrokerId] | None = None
+        """The brokers that were alive when it was last looked; None: it did not decide that."""
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Serve until stopped. Ready is who leads, or follows somebody who does."""
@@ -75,7 +80,20 @@ class ControllerNode:
         return tried(self._others, node.failures)
 
     def look(self) -> None:
-        """The controller tells its changes itself."""
+        """Which brokers have come or gone, while it decides that."""
+        node = self.controller
+        if node.active is None:
+            self._alive = None
+            return
+        brokers = node.working.brokers.values()
+        alive = {broker.id for broker in brokers if not (broker.fenced or broker.shutting_down)}
+        for event, changed in (
+            ("brokers.alive", alive - (self._alive or set())),
+            ("brokers.fenced", (self._alive or set()) - alive),
+        ):
+            if changed:
+                logger.info("%s ids=%s alive=%d", event, ",".join(map(str, sorted(changed))), len(alive))
+        self._alive = alive
 
     def samples(self) -> Iterable[Sample]:
         """What it counts and measures, once its log is open."""

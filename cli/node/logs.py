@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TextIO
 
-_EVENT: Final = re.compile(r"(?:%s|[a-z][a-z0-9_]*)(?:\.[a-z0-9_]+)+")
+_EVENT: Final = re.compile(r"%s|(?:%s|[a-z][a-z0-9_]*)(?:\.[a-z0-9_]+)+")
 _FIELD: Final = re.compile(r"(?:^|(?<=\s))([a-z][a-z0-9_]*)=")
 _PLACEHOLDER: Final = re.compile(r"%(?:%|[-+ #0]*\d*(?:\.\d+)?[a-zA-Z])")
 _PLAIN: Final = re.compile(r"[^\s\"'=]+")

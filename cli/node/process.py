@@ -3,7 +3,7 @@
     refused before it was ready       exit 1, one line; nothing that this start has made is left behind
     SIGTERM, SIGINT                   a stop in order: exit 0
     a second one                      at once, as if killed: exit 143 or 130
-    SIGHUP                            nothing without a terminal; with one, which has gone, a stop in order
+    SIGHUP                            nothing if it was started without a terminal; else that has gone: as SIGTERM
     a failure that nobody can handle  at once: exit 70 (DECISIONS 12)
 
 What it keeps true:
@@ -222,8 +222,11 @@ class Process:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._asked_to_stop, number)
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup has said so already
-            loop.add_signal_handler(signal.SIGHUP, self._hung_up)
+        if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+            return  # nohup has said so
+        # Looked at now: a terminal that has gone cannot be found any more.
+        attached = _has_terminal()
+        loop.add_signal_handler(signal.SIGHUP, self._hung_up if attached else _not_meant)
 
     def _asked_to_stop(self, number: signal.Signals) -> None:
         launch = self.launch
@@ -236,7 +239,7 @@ class Process:
         self.node.stop()
 
     def _hung_up(self) -> None:
-        if _has_terminal() and self.stopping_since is None:
+        if self.stopping_since is None:
             self._asked_to_stop(signal.SIGHUP)
 
     # ── from time to time ─────────────────────────────────────────────────────────────────────────
@@ -278,6 +281,10 @@ def _write_whole(path: Path, text: str) -> None:
     written = path.with_name(f".{path.name}.{os.getpid()}")
     written.write_text(text, encoding="utf-8")
     written.replace(path)
+
+
+def _not_meant() -> None:
+    """A terminal has gone that this process never had."""
 
 
 def _has_terminal() -> bool:

@@ -1,15 +1,20 @@
 """The data directory of a node that is about to start: made if it is missing, and gone again if the start is refused.
 
-What it keeps true: only what this start has made is removed, and only while no other process has it. A directory that
-held a node before is never touched here.
+What it keeps true: only what this start has made is removed, only while no other process has it, and only if nobody has
+been told of it: a broker that was registered, or a controller that may have voted, is known by its directory's id.
 """
 
 import os
 import shutil
+from typing import Final
 
+from tidelog.protocol.errors import TidelogError
 from tidelog.storage.files import Directory
-from tidelog.storage.identity import LOCK
+from tidelog.storage.identity import LOCK, read_identity
 from tidelog.storage.io import open_directory
+
+QUORUM_STATE: Final = "quorum-state"
+"""What a controller has promised in elections (`controller.ballot`)."""
 
 
 class Territory:
@@ -35,7 +40,7 @@ class Territory:
 
     def give_back(self) -> None:
         """The start was refused: what it has made goes."""
-        if not self._was_empty or not self._is_ours():
+        if not self._was_empty or not self._is_ours() or self._is_known():
             return
         for name in os.listdir(self.path):
             there = os.path.join(self.path, name)
@@ -53,3 +58,12 @@ class Territory:
                 return file.read().strip() in {"", str(os.getpid())}
         except FileNotFoundError:
             return True
+
+    def _is_known(self) -> bool:
+        """Whether others may count on this directory already."""
+        if os.path.lexists(os.path.join(self.path, QUORUM_STATE)):
+            return True
+        try:
+            return read_identity(open_directory(self.path)).cluster_id is not None
+        except TidelogError:
+            return False  # it was not even formatted

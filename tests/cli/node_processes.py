@@ -50,7 +50,14 @@ def run(*args: str, **environment: str) -> Ran:
 class Process:
     """One node as a process; its stdout and stderr are files beside its data."""
 
-    def __init__(self, home: Path, *args: str, **environment: str) -> None:
+    def __init__(
+        self,
+        home: Path,
+        *args: str,
+        program: list[str] | None = None,
+        stdin: int = subprocess.DEVNULL,
+        **environment: str,
+    ) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self.home = home
         self.data = home / "data"
@@ -59,9 +66,15 @@ class Process:
         self._out = home / "stdout"
         with self._out.open("w") as out, self._err.open("w") as err:
             self.popen = subprocess.Popen(
-                command(*args, "--data", str(self.data), "--ready-file", str(self.ready_file)),
+                [
+                    *(program or command(*args)),
+                    "--data",
+                    str(self.data),
+                    "--ready-file",
+                    str(self.ready_file),
+                ],
                 env=clean_environment(**environment),
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=out,
                 stderr=err,
                 start_new_session=True,

@@ -1,6 +1,8 @@
 """`tidelog controller start`, as a real process: alone and as one of three, and what is refused."""
 
+import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -110,3 +112,65 @@ def test_a_host_that_nobody_knows_is_refused(tmp_path: Path) -> None:
     assert ran.code == 1
     assert "the host is not known" in ran.err
     assert not (tmp_path / "x").exists()
+
+
+# ── a process of its own ──────────────────────────────────────────────────────────────────────────────
+
+ON_ITS_OWN = """
+import os, pathlib, sys
+{before}
+from tidelog.cli import main
+main(sys.argv[1:])
+"""
+FAILING_DISK = """
+real, broken = os.fdatasync, pathlib.Path(os.environ["BROKEN"])
+def fdatasync(fd):
+    if broken.exists():
+        raise OSError(5, "Input/output error")
+    real(fd)
+os.fdatasync = fdatasync
+"""
+ARGUMENTS = ("controller", "start", "--id", "1", "--listen", f"{HOST}:0")
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="macOS flushes by another call")
+def test_a_disk_that_fails_ends_it_with_one_line(tmp_path: Path) -> None:
+    program = [sys.executable, "-c", ON_ITS_OWN.format(before=FAILING_DISK), *ARGUMENTS]
+    controller = Process(tmp_path, program=program, BROKEN=str(tmp_path / "broken"))
+    try:
+        controller.ready()
+        (tmp_path / "broken").touch()
+        assert controller.ends() == 70
+        [halted] = controller.events("process.halted")
+        assert halted["exit"] == 70
+        assert "Input/output error" in halted["reason"]
+        assert controller.err.splitlines()[-1].count("process.halted") == 1
+        assert not (controller.data / ".clean_shutdown").exists()
+    finally:
+        controller.kill()
+
+
+def test_without_uvloop_it_runs_on_the_loop_of_asyncio(tmp_path: Path) -> None:
+    before = 'sys.modules["uvloop"] = None'
+    program = [sys.executable, "-c", ON_ITS_OWN.format(before=before), *ARGUMENTS, "--http", f"{HOST}:0"]
+    controller = Process(tmp_path, program=program)
+    try:
+        assert 'loop="asyncio"' in get(controller.ready()["http"], "/metrics")[1]
+        assert controller.stop() == 0
+    finally:
+        controller.kill()
+
+
+def test_a_terminal_that_goes_away_stops_it_in_order(tmp_path: Path) -> None:
+    master, slave = os.openpty()
+    take = "import fcntl, termios\nfcntl.ioctl(0, termios.TIOCSCTTY, 0)"
+    program = [sys.executable, "-c", ON_ITS_OWN.format(before=take), *ARGUMENTS]
+    controller = Process(tmp_path, program=program, stdin=slave)
+    os.close(slave)
+    try:
+        controller.ready()
+        os.close(master)
+        assert controller.ends() == 0
+        assert [event["signal"] for event in controller.events("controller.stopping")] == ["SIGHUP"]
+    finally:
+        controller.kill()
