@@ -3,6 +3,7 @@
 from typing import get_args
 
 import pytest
+from scripts.docs import CONFIGURATION_PAGE, configuration_page
 
 from tidelog.broker.config import FIELDS as BROKER_FIELDS
 from tidelog.broker.config import BrokerConfig
@@ -234,3 +235,7 @@ def test_controllers_need_an_id_of_their_own_and_an_address(text: str) -> None:
 def test_every_place_has_a_flag() -> None:
     assert all(place.flags for place in PLACES.values())
     assert not PLACES.keys() & SETTINGS.keys()
+
+
+def test_the_page_of_settings_is_what_the_tables_say() -> None:
+    assert CONFIGURATION_PAGE.read_text(encoding="utf-8") == configuration_page(), "run scripts/docs"

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from scripts.docs import METRICS_PAGE, metrics_page
 
 from tidelog.broker import metrics as of_brokers
 from tidelog.cli.node import vitals
@@ -58,3 +59,7 @@ def test_no_two_metrics_have_one_name() -> None:
         if isinstance(value, Metric)
     ]
     assert len(found) == len(set(found)) > 60
+
+
+def test_the_page_of_metrics_is_what_the_code_says() -> None:
+    assert METRICS_PAGE.read_text(encoding="utf-8") == metrics_page(), "run scripts/docs"
