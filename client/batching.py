@@ -266,6 +266,7 @@ class Accumulator(Generic[H]):
         now_ms: Callable[[], float],
         wall_ms: Callable[[], int],
         wake: Callable[[], None],
+        clock_read: Callable[[], None],
     ) -> None:
         self.topics: dict[str, TopicLanes] = {}
         self.active: dict[Lane, None] = {}
@@ -289,6 +290,7 @@ class Accumulator(Generic[H]):
         self._read_wall_ms = wall_ms
         self._wall_ms = 0
         self._wake = wake
+        self._clock_read = clock_read
         self._hashes = Hashes()
         self._number = 0
 
@@ -468,6 +470,7 @@ class Accumulator(Generic[H]):
     def _look_at_the_clock(self) -> None:
         self._wall_ms = self._read_wall_ms()
         self.stale = False
+        self._clock_read()
 
 
 def plain(column: object, what: str) -> tuple[bytes | None, int]:

@@ -19,42 +19,31 @@ What it keeps true:
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from tidelog.client.cluster import Changes
-from tidelog.client.fetching import FOREVER, Asked, Fetching, Question, Reader
+from tidelog.client.fetching import Reader
+from tidelog.client.io.fetcher import Fetcher
 from tidelog.client.io.leaders import AtLeaders
 from tidelog.client.options import ConsumerConfig
 from tidelog.client.records import PartitionPosition, Record, RecordBatch
-from tidelog.client.retry import Advice, advice
 from tidelog.protocol.batch import read_header
 from tidelog.protocol.errors import (
     ClientClosed,
-    ConnectionFailed,
     InvalidRequest,
     RequestTimedOut,
     TidelogError,
-    UnknownServerError,
     UnknownTopicOrPartition,
     Unsupported,
 )
 from tidelog.protocol.messages import (
     EARLIEST,
     LATEST,
-    EpochEnds,
-    EpochEndsReply,
-    EpochQuery,
-    FetchReply,
-    ListOffsets,
-    ListOffsetsReply,
     OffsetFound,
-    OffsetQuery,
-    Reply,
-    Request,
 )
-from tidelog.protocol.types import NO_OFFSET, BrokerId, Offset, TopicPartition
+from tidelog.protocol.types import NO_OFFSET, Offset, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.client.io.client import Client
@@ -83,7 +72,8 @@ class Consumer:
             )
         self.config = config
         self._client = client
-        self._fetching = Fetching(config, client.config.rack, self._backoff_ms)
+        self._fetcher = Fetcher(client, config, self._learn)
+        self._fetching = self._fetcher.fetching
         self._topics: dict[str, int] = {}
         """What is subscribed to, and how many partitions of each are assigned; -1: it was not looked at yet."""
         self._by_hand = False
@@ -92,17 +82,9 @@ class Consumer:
         self._reading: tuple[Reader, RecordBatch] | None = None
         self._records: Iterator[Record] = iter(())
         self._last: Record | None = None
-        self._arrived = asyncio.Event()
-        self._changed: dict[BrokerId, asyncio.Event] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._discovering: asyncio.Task[Any] | None = None
-        self._looking = False
-        self._settling = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._fatal: TidelogError | None = None
+        self._discovering = False
         self._closed = False
         self._closing: asyncio.Task[None] | None = None
-        self._counts = {"fetches": 0, "fetched_bytes": 0}
         self._unwatch = client.watch(self._cluster_changed)
         client.register(self)
         names = list(topics)
@@ -164,7 +146,7 @@ class Consumer:
         """Give records of these again; without arguments of all."""
         for reader in self._readers(partitions):
             reader.paused = False
-        self._stir()
+        self._fetcher.stir()
 
     def paused(self) -> set[TopicPartition]:
         """Those that are paused."""
@@ -194,7 +176,7 @@ class Consumer:
         reader = self._reader(partition)
         self._release()
         reader.seek(offset)
-        self._stir()
+        self._fetcher.stir()
 
     async def seek_to_beginning(self, *partitions: TopicPartition | tuple[str, int]) -> None:
         """Go on at the first offset that there is; without arguments in all partitions."""
@@ -213,7 +195,7 @@ class Consumer:
         for reader in readers:
             if reader.version == versions[reader.name]:  # nobody has gone elsewhere meanwhile
                 reader.seek(found[reader.name].offset)
-        self._stir()
+        self._fetcher.stir()
 
     async def position(self, partition: TopicPartition | tuple[str, int]) -> Offset:
         """The offset of the next record of that partition."""
@@ -401,7 +383,7 @@ class Consumer:
                 if reader.has_records or (reader.error is not None and not quiet):
                     batch = self._fetching.take(reader)
                 if self._fetching.made_room(reader):
-                    self._stir()
+                    self._fetcher.stir()
             if batch is not None:
                 if max_records is not None:
                     batch, rest = batch.split(max_records)
@@ -430,20 +412,20 @@ class Consumer:
     async def _news(self, deadline_s: float | None) -> bool:
         """Until something has happened; False when the time is up."""
         self._check()
-        self._arrived.clear()
+        self._fetcher.arrived.clear()
         if deadline_s is not None and _now_s() >= deadline_s:
             return False
         try:
             async with asyncio.timeout_at(deadline_s):
-                await self._arrived.wait()
+                await self._fetcher.arrived.wait()
         except TimeoutError:
             return False
         self._check()
         return True
 
     def _check(self) -> None:
-        if self._fatal is not None:
-            raise type(self._fatal)(self._fatal.message)
+        if self._fetcher.fatal is not None:
+            raise type(self._fetcher.fatal)(self._fetcher.fatal.message)
         self._check_open()
 
     def _check_open(self) -> None:
@@ -464,22 +446,18 @@ class Consumer:
     async def _close(self) -> None:
         self._unwatch()
         self._client.unregister(self)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         self._drop_all()
-        self._arrived.set()
-        for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(list(self._tasks))
+        self._fetcher.stop()
+        await self._fetcher.wait_stopped()
 
     def metrics(self) -> Mapping[str, float]:
         """Figures, by names that say what they count."""
-        found = {f"consumer_{name}": float(count) for name, count in self._counts.items()}
-        found["consumer_partitions"] = float(len(self._fetching.readers))
-        found["consumer_buffered_bytes"] = float(self._fetching.buffered_bytes)
-        return found
+        return {
+            "consumer_fetches": float(self._fetcher.fetches),
+            "consumer_fetched_bytes": float(self._fetcher.fetched_bytes),
+            "consumer_partitions": float(len(self._fetching.readers)),
+            "consumer_buffered_bytes": float(self._fetching.buffered_bytes),
+        }
 
     def _drop_all(self) -> None:
         self._reading = self._last = None
@@ -497,9 +475,10 @@ class Consumer:
             await self._news(None)
 
     def _discover(self) -> None:
-        if self._discovering is None and self._topics:
-            self._discovering = self._spawn(self._keep_discovering())
-        self._stir()
+        if not self._discovering and self._topics:
+            self._discovering = True
+            self._fetcher.spawn(self._keep_discovering())
+        self._fetcher.stir()
 
     async def _keep_discovering(self) -> None:
         """Learn the topics, and look for new partitions once in a while."""
@@ -511,22 +490,12 @@ class Consumer:
                 if any(count < 0 for count in self._topics.values()):
                     continue  # subscribed to meanwhile
                 await asyncio.sleep(self.config.topic_refresh_ms / 1000)
-                await self._refresh(list(self._topics))
+                await self._fetcher.refresh(self._topics)
         except TidelogError as error:
             self._topics = {name: count for name, count in self._topics.items() if count >= 0}
-            self._fail(error)
+            self._fetcher.fail(error)
         finally:
-            self._discovering = None
-
-    async def _refresh(self, names: list[str]) -> None:
-        try:
-            await self._client.refresh(names, newer=True)
-        except ClientClosed:
-            raise
-        except TidelogError as error:
-            logger.info("metadata.not_refreshed reason=%s", error)
-        for name in names:
-            self._learn(name)
+            self._discovering = False
 
     def _cluster_changed(self, changes: Changes) -> None:
         for name in changes.topics:
@@ -538,7 +507,7 @@ class Consumer:
         if topic is None:
             if name in self._client.cluster.absent:
                 self._fetching.gone(name)
-                self._arrived.set()
+                self._fetcher.arrived.set()
             return
         before = self._topics.get(name)
         if before is None:
@@ -555,174 +524,9 @@ class Consumer:
                 if each.name.topic == name and each.name.partition >= len(topic.partitions):
                     count = len(topic.partitions)
                     each.fail(UnknownTopicOrPartition(f"{each.name}: the topic has {count} partitions"))
-        self._stir()
-        self._arrived.set()
-
-    # ── carrying out ──────────────────────────────────────────────────────────────────────────────
-
-    def _stir(self) -> None:
-        """Something can be asked that could not be asked before, perhaps."""
-        if self._closed:
-            return
-        for event in self._changed.values():
-            event.set()
-        for broker in self._fetching.brokers(_now_ms()):
-            if broker not in self._changed:
-                self._changed[broker] = asyncio.Event()
-                self._spawn(self._follow(broker))
-        self._settle()
-        if self._fetching.astray and not self._looking:
-            self._looking = True
-            self._spawn(self._look())
-        for name, what in self._fetching.notes:
-            logger.warning("consumer.position_reset partition=%s reason=%s", name, what)
-        self._fetching.notes.clear()
-
-    def _settle(self) -> None:
-        """Ask leaders what has to be known before more can be read."""
-        for broker, questions in self._fetching.questions(_now_ms()).items():
-            self._spawn(self._ask(broker, questions))
-        wake_ms = self._fetching.wake_ms(_now_ms())
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if wake_ms < FOREVER:
-            self._timer = asyncio.get_running_loop().call_at(wake_ms / 1000, self._stir)
-
-    def _spawn(self, work: Any) -> "asyncio.Task[Any]":
-        task = self._client.spawn(self._guarded(work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    async def _guarded(self, work: Any) -> None:
-        """A task that fails fails the consumer: who reads is told."""
-        try:
-            await work
-        except TidelogError as error:
-            self._fail(error)
-        except Exception as error:
-            logger.exception("consumer.failed")
-            self._fail(UnknownServerError(f"the consumer has failed: {type(error).__name__}: {error}"))
-
-    def _fail(self, error: TidelogError) -> None:
-        self._fatal = self._fatal or error
-        self._arrived.set()
-
-    async def _follow(self, broker: BrokerId) -> None:
-        """Fetch from one broker whatever is wanted of it, as long as the consumer lives."""
-        changed = self._changed[broker]
-        while True:
-            changed.clear()
-            asked = self._fetching.ask(broker, _now_ms())
-            if asked is None:
-                self._settle()
-                await changed.wait()
-            else:
-                await self._fetch(asked)
-
-    async def _fetch(self, asked: Asked) -> None:
-        fetching = self._fetching
-        timeout_ms = asked.request.max_wait_ms + self.config.request_timeout_ms
-        try:
-            reply, data = await self._client.call(
-                asked.broker, asked.request, timeout_ms=timeout_ms, lane="fetches"
-            )
-            if not isinstance(reply, FetchReply):
-                raise ConnectionFailed(f"broker {asked.broker} answered Fetch with {type(reply).__name__}")
-        except TidelogError as error:
-            fetching.lost(asked, error, _now_ms())
-            self._stir()
-            if advice(error) is Advice.FATAL:
-                self._arrived.set()
-            return
-        except asyncio.CancelledError:
-            fetching.lost(asked, ClientClosed("cancelled"), _now_ms())
-            raise
-        self._counts["fetches"] += 1
-        self._counts["fetched_bytes"] += len(data)
-        for entry in reply.partitions:
-            if entry.error:
-                self._client.hint(entry.topic_id, entry.index, entry.current_leader)
-        if fetching.answered(asked, reply, data, _now_ms()):
-            self._arrived.set()
-        if fetching.astray or fetching.notes or any(entry.error for entry in reply.partitions):
-            self._stir()
-
-    async def _ask(self, broker: BrokerId, questions: list[Question]) -> None:
-        """Where positions are, and whether they still hold."""
-        where = [each for each in questions if each.timestamp is not None]
-        whether = [each for each in questions if each.timestamp is None]
-        if where:
-            queries = [
-                OffsetQuery(*each.reader.place, each.timestamp or 0, each.reader.leader_epoch)
-                for each in where
-            ]
-            request = ListOffsets(tuple(queries), self.config.isolation)
-            await self._ask_one(broker, where, request, ListOffsetsReply, self._fetching.found)
-        if whether:
-            checks = [
-                EpochQuery(*each.reader.place, each.reader.offset_epoch, each.reader.leader_epoch)
-                for each in whether
-            ]
-            await self._ask_one(
-                broker, whether, EpochEnds(tuple(checks)), EpochEndsReply, self._fetching.checked
-            )
-        self._arrived.set()
-        self._stir()
-
-    async def _ask_one(
-        self,
-        broker: BrokerId,
-        questions: list[Question],
-        request: Request,
-        answers: type[ListOffsetsReply] | type[EpochEndsReply],
-        take: Callable[[Question, Any, float], None],
-    ) -> None:
-        try:
-            reply: Reply
-            reply, _ = await self._client.call(broker, request, timeout_ms=self.config.request_timeout_ms)
-            if not isinstance(reply, answers) or len(reply.partitions) != len(questions):
-                raise ConnectionFailed(
-                    f"broker {broker} answered {type(request).__name__} with something else"
-                )
-        except TidelogError as error:
-            for question in questions:
-                self._fetching.not_answered(question, error, _now_ms())
-            return
-        for question, answer in zip(questions, reply.partitions, strict=True):
-            if answer.error:
-                self._client.hint(answer.topic_id, answer.index, answer.current_leader)
-            take(question, answer, _now_ms())
-
-    async def _look(self) -> None:
-        """Look at the cluster until every partition has a leader that answers."""
-        backoff, looks = self._client.backoff(), 0
-        try:
-            while names := list(self._fetching.astray):
-                self._fetching.astray.clear()
-                await self._refresh(names)
-                looks += 1
-                hasty = looks <= _HASTY_LOOKS
-                wait_ms = self._client.rng.uniform(*_HASTE_MS) if hasty else backoff.wait_ms(_now_ms())
-                await asyncio.sleep((wait_ms or 0) / 1000)
-                for event in self._changed.values():
-                    event.set()
-                self._settle()
-                await asyncio.sleep(0)
-        finally:
-            self._looking = False
-
-    def _backoff_ms(self, failures: int) -> float:
-        """Full jitter (design 5.1)."""
-        config = self._client.config
-        bound = min(config.retry_backoff_ms * 2.0 ** min(failures - 1, 20), config.retry_backoff_max_ms)
-        return self._client.rng.uniform(0, bound)
+        self._fetcher.stir()
+        self._fetcher.arrived.set()
 
 
 def _now_s() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _now_ms() -> float:
-    return _now_s() * 1000

@@ -1,0 +1,178 @@
+"""Many records at once: columns into batches, each as full as it gets, and where each record has landed.
+
+What it keeps true: records of one partition keep their order; what is too large or no record is refused before anything
+of the columns is taken; nothing is done per record that a call into C can do for all.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, pairwise
+from operator import add
+from types import NoneType
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from tidelog.client.batching import RECORD_OVERHEAD, Accumulator, Batch, TopicLanes, plain
+from tidelog.client.records import Landed, Run
+from tidelog.protocol.errors import InvalidRecord, TidelogError
+
+Column: TypeAlias = list[bytes | None]
+
+_PLAIN: Final = {bytes, NoneType}
+
+
+class Part(NamedTuple):
+    """Records that went into one batch."""
+
+    batch: Batch
+    place: int
+    """The first one's place in it."""
+    size: int
+
+
+class Columns:
+    """Records for one topic that are to be put into batches."""
+
+    __slots__ = ("_keys", "_values", "parts", "places")
+
+    def __init__(self, values: Iterable[bytes | None], keys: Iterable[bytes | None] | None) -> None:
+        self._values = _checked(values, "value")
+        self._keys = None if keys is None else _checked(keys, "key")
+        self.parts: list[Part] = []
+        """What was put where, in order."""
+        self.places: list[int] | None = None
+        """Each record's number in the order of the parts; None: it is the same."""
+        if self._keys is not None and len(self._keys) != len(self._values):
+            raise InvalidRecord(
+                f"{len(self._keys)} keys for {len(self._values)} values: one for each, or None"
+            )
+
+    def columns(
+        self, accumulator: Accumulator[Any], topic: TopicLanes, partition: int | None
+    ) -> list["Portion"]:
+        """What goes into each partition; one portion, wherever batches are open, where nothing says where."""
+        if partition is not None:
+            topic.lane(partition)
+        if self._keys is None or partition is not None:
+            portions = [Portion(accumulator, topic, partition, self._values, self._keys)]
+        else:
+            portions = self._by_key(accumulator, topic, self._keys)
+        for portion in portions:
+            portion.check()
+        return portions
+
+    def _by_key(self, accumulator: Accumulator[Any], topic: TopicLanes, keys: Column) -> list["Portion"]:
+        indexes: dict[int | None, list[int]] = {}
+        for at, partition in enumerate(accumulator.spread(topic, keys)):
+            indexes.setdefault(partition, []).append(at)
+        self.places = places = [0] * len(keys)
+        values, first, portions = self._values, 0, []
+        for partition, ats in indexes.items():
+            for number, at in enumerate(ats, first):
+                places[at] = number
+            first += len(ats)
+            portion = Portion(
+                accumulator, topic, partition, [values[at] for at in ats], [keys[at] for at in ats]
+            )
+            portions.append(portion)
+        return portions
+
+    def landed(self) -> Landed:
+        """Where they are, when all parts have ended. Raises the first error, and all senders count as told."""
+        runs: list[Run] = []
+        failed: TidelogError | None = None
+        first = lost = 0
+        for batch, place, count in self.parts:
+            lane = batch.lane
+            where = lane.topic.name, lane.index
+            runs.append(Run(first, count, *where, batch.offset(place), batch.timestamp_ms(place)))
+            first += count
+            if batch.error is not None:
+                failed = failed or batch.error
+                lost += count
+                batch.told = batch.told or set()
+                batch.told.update(range(place, place + count))
+        if failed is not None:
+            error = type(failed)(failed.message)
+            error.add_note(f"{lost} of {first} records were not acknowledged")
+            raise error from failed.__cause__
+        return Landed(runs, self.places)
+
+
+class Portion:
+    """Records for one partition, or for whichever is filled now."""
+
+    __slots__ = ("_accumulator", "_begin", "_ends", "_keys", "_partition", "_topic", "_values")
+
+    def __init__(
+        self,
+        accumulator: Accumulator[Any],
+        topic: TopicLanes,
+        partition: int | None,
+        values: Column,
+        keys: Column | None,
+    ) -> None:
+        self._accumulator = accumulator
+        self._topic = topic
+        self._partition = partition
+        self._values = values
+        self._keys = keys
+        self._ends = [0, *accumulate(_sizes(values, keys))]
+        self._begin = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether all are in batches."""
+        return self._begin == len(self._values)
+
+    def check(self) -> None:
+        """Refuse all when one is too large."""
+        ends = self._ends
+        largest = max((end - begin for begin, end in pairwise(ends)), default=0)
+        self._accumulator.check_size(largest, self._topic.name)
+
+    def take(self) -> Part | None:
+        """Put the next ones into a batch, as many as fit; None: there is no room now."""
+        accumulator, ends, begin = self._accumulator, self._ends, self._begin
+        lane = self._lane
+        end = self._fitting(accumulator.room_in(lane))
+        if end <= begin and lane.open is not None:
+            accumulator.close(lane)
+            accumulator.held = True  # a batch is full: let others run before more is made
+            lane = self._lane
+            end = self._fitting(accumulator.room_in(lane))
+        end = max(end, begin + 1)
+        size = ends[end] - ends[begin]
+        if size > accumulator.room:
+            return None
+        keys: Column = [None] * (end - begin) if self._keys is None else self._keys[begin:end]
+        batch, place = accumulator.extend(lane, self._values[begin:end], keys, size)
+        self._begin = end
+        return Part(batch, place, end - begin)
+
+    @property
+    def _lane(self) -> Any:
+        return self._topic.sticky if self._partition is None else self._topic.lane(self._partition)
+
+    def _fitting(self, room: int) -> int:
+        return bisect_right(self._ends, self._ends[self._begin] + room) - 1
+
+
+def _checked(given: Iterable[bytes | None], what: str) -> Column:
+    column = list(given)
+    if set(map(type, column)) <= _PLAIN:
+        return column
+    return [plain(each, what)[0] for each in column]
+
+
+def _sizes(values: Column, keys: Column | None) -> Iterable[int]:
+    """How much each record takes."""
+    sizes = _lengths(values)
+    if keys is not None:
+        sizes = map(add, sizes, _lengths(keys))
+    return map(RECORD_OVERHEAD.__add__, sizes)
+
+
+def _lengths(column: Sequence[Any]) -> Iterable[int]:
+    if None in column:
+        return [len(each or b"") for each in column]
+    return map(len, column)

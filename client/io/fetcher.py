@@ -1,0 +1,259 @@
+"""What a consumer fetches: the decisions of `fetching`, carried out.
+
+What it keeps true: a task per broker, with one fetch at a time; the next one is sent before anybody looks at what the one
+before has brought. Whatever is missing (a position, a leader) is looked for while something waits for it. An error that
+nobody expected ends the reading, and is told to who reads.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from tidelog.client.fetching import FOREVER, Asked, Fetching, Question
+from tidelog.client.options import ConsumerConfig
+from tidelog.protocol.errors import ClientClosed, ConnectionFailed, TidelogError, UnknownServerError
+from tidelog.protocol.messages import (
+    EpochEndFound,
+    EpochEnds,
+    EpochEndsReply,
+    EpochQuery,
+    FetchReply,
+    ListOffsets,
+    ListOffsetsReply,
+    OffsetFound,
+    OffsetQuery,
+    PartitionFetched,
+    Reply,
+    Request,
+)
+from tidelog.protocol.types import BrokerId
+
+if TYPE_CHECKING:
+    from tidelog.client.io.client import Client
+
+logger = logging.getLogger(__name__)
+
+_HASTE_MS: Final = (25.0, 100.0)
+_HASTY_LOOKS: Final = 30
+"""For the first seconds without a leader the cluster is looked at often: an election takes a moment only."""
+
+
+class Fetcher:
+    """See the module. `learn`: the client knows more about a topic."""
+
+    def __init__(self, client: "Client", config: ConsumerConfig, learn: Callable[[str], None]) -> None:
+        self.config = config
+        self.fetching = Fetching(config, client.config.rack, self._backoff_ms)
+        self.arrived = asyncio.Event()
+        """Something has come, or has ended: who waits looks again."""
+        self.fatal: TidelogError | None = None
+        """Why nothing can be read any more."""
+        self.fetches = 0
+        self.fetched_bytes = 0
+        self._client = client
+        self._learn = learn
+        self._changed: dict[BrokerId, asyncio.Event] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._looking = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Fetch nothing more."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.arrived.set()
+        for task in self._tasks:
+            task.cancel()
+
+    async def wait_stopped(self) -> None:
+        """Until no task is left."""
+        if self._tasks:
+            await asyncio.wait(list(self._tasks))
+
+    # ── carrying out ──────────────────────────────────────────────────────────────────────────────
+
+    def stir(self) -> None:
+        """Something can be asked that could not be asked before, perhaps."""
+        if self._stopped:
+            return
+        for event in self._changed.values():
+            event.set()
+        for broker in self.fetching.brokers(_now_ms()):
+            if broker not in self._changed:
+                self._changed[broker] = asyncio.Event()
+                self.spawn(self._follow(broker))
+        self._settle()
+        if self.fetching.astray and not self._looking:
+            self._looking = True
+            self.spawn(self._look())
+        for name, what in self.fetching.notes:
+            logger.warning("consumer.position_reset partition=%s reason=%s", name, what)
+        self.fetching.notes.clear()
+
+    def _settle(self) -> None:
+        """Ask leaders what has to be known before more can be read."""
+        for broker, questions in self.fetching.questions(_now_ms()).items():
+            self.spawn(self._ask(broker, questions))
+        wake_ms = self.fetching.wake_ms(_now_ms())
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if wake_ms < FOREVER:
+            self._timer = asyncio.get_running_loop().call_at(wake_ms / 1000, self.stir)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """A task of the consumer."""
+        task = self._client.spawn(self._guarded(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        """A task that fails fails the consumer: who reads is told."""
+        try:
+            await work
+        except TidelogError as error:
+            self.fail(error)
+        except Exception as error:
+            logger.exception("consumer.failed")
+            self.fail(UnknownServerError(f"the consumer has failed: {type(error).__name__}: {error}"))
+
+    def fail(self, error: TidelogError) -> None:
+        """Nothing can be read any more."""
+        self.fatal = self.fatal or error
+        self.arrived.set()
+
+    async def _follow(self, broker: BrokerId) -> None:
+        """Fetch from one broker whatever is wanted of it, as long as the consumer lives."""
+        changed = self._changed[broker]
+        while True:
+            changed.clear()
+            asked = self.fetching.ask(broker, _now_ms())
+            if asked is None:
+                self._settle()
+                await changed.wait()
+            else:
+                await self._fetch(asked)
+
+    async def _fetch(self, asked: Asked) -> None:
+        fetching = self.fetching
+        timeout_ms = asked.request.max_wait_ms + self.config.request_timeout_ms
+        try:
+            reply, data = await self._client.call(
+                asked.broker, asked.request, timeout_ms=timeout_ms, lane="fetches"
+            )
+            if not isinstance(reply, FetchReply):
+                raise ConnectionFailed(f"broker {asked.broker} answered Fetch with {type(reply).__name__}")
+        except TidelogError as error:
+            fetching.lost(asked, error, _now_ms())
+            self.stir()
+            self.arrived.set()
+            return
+        except asyncio.CancelledError:
+            fetching.lost(asked, ClientClosed("cancelled"), _now_ms())
+            raise
+        self.fetches += 1
+        self.fetched_bytes += len(data)
+        for entry in reply.partitions:
+            if entry.error:
+                self._hint(entry)
+        if fetching.answered(asked, reply, data, _now_ms()):
+            self.arrived.set()
+        if fetching.astray or fetching.notes or any(entry.error for entry in reply.partitions):
+            self.stir()
+
+    async def _ask(self, broker: BrokerId, questions: list[Question]) -> None:
+        """Where positions are, and whether they still hold."""
+        where = [each for each in questions if each.timestamp is not None]
+        whether = [each for each in questions if each.timestamp is None]
+        if where:
+            queries = [
+                OffsetQuery(*each.reader.place, each.timestamp or 0, each.reader.leader_epoch)
+                for each in where
+            ]
+            request = ListOffsets(tuple(queries), self.config.isolation)
+            await self._ask_one(broker, where, request, ListOffsetsReply, self.fetching.found)
+        if whether:
+            checks = [
+                EpochQuery(*each.reader.place, each.reader.offset_epoch, each.reader.leader_epoch)
+                for each in whether
+            ]
+            await self._ask_one(
+                broker, whether, EpochEnds(tuple(checks)), EpochEndsReply, self.fetching.checked
+            )
+        self.arrived.set()
+        self.stir()
+
+    async def _ask_one(
+        self,
+        broker: BrokerId,
+        questions: list[Question],
+        request: Request,
+        answers: type[ListOffsetsReply | EpochEndsReply],
+        take: Callable[[Question, Any, float], None],
+    ) -> None:
+        try:
+            reply: Reply
+            reply, _ = await self._client.call(broker, request, timeout_ms=self.config.request_timeout_ms)
+            if not isinstance(reply, answers) or len(reply.partitions) != len(questions):
+                raise ConnectionFailed(
+                    f"broker {broker} answered {type(request).__name__} with something else"
+                )
+        except TidelogError as error:
+            for question in questions:
+                self.fetching.not_answered(question, error, _now_ms())
+            return
+        entries: tuple[OffsetFound | EpochEndFound, ...] = reply.partitions
+        for question, answer in zip(questions, entries, strict=True):
+            if answer.error:
+                self._hint(answer)
+            take(question, answer, _now_ms())
+
+    def _hint(self, refused: PartitionFetched | OffsetFound | EpochEndFound) -> None:
+        """A broker has said who leads instead of it."""
+        if self._client.hint(refused.topic_id, refused.index, refused.current_leader):
+            self._learn(self._client.cluster.names[refused.topic_id])
+
+    async def refresh(self, names: Iterable[str]) -> None:
+        """Look at these topics again; what becomes of an attempt that fails is seen by the next one."""
+        wanted = list(names)
+        try:
+            await self._client.refresh(wanted, newer=True)
+        except ClientClosed:
+            raise
+        except TidelogError as error:
+            logger.info("metadata.not_refreshed reason=%s", error)
+            self.fetching.astray.update(dict.fromkeys(wanted))
+        for name in wanted:
+            self._learn(name)
+
+    async def _look(self) -> None:
+        """Look at the cluster until every partition has a leader that answers."""
+        backoff, looks = self._client.backoff(), 0
+        try:
+            while names := list(self.fetching.astray):
+                self.fetching.astray.clear()
+                await self.refresh(names)
+                looks += 1
+                hasty = looks <= _HASTY_LOOKS
+                wait_ms = self._client.rng.uniform(*_HASTE_MS) if hasty else backoff.wait_ms(_now_ms())
+                await asyncio.sleep((wait_ms or 0) / 1000)
+                for event in self._changed.values():
+                    event.set()
+                self._settle()
+                await asyncio.sleep(0)
+        finally:
+            self._looking = False
+
+    def _backoff_ms(self, failures: int) -> float:
+        """Full jitter (design 5.1)."""
+        config = self._client.config
+        bound = min(config.retry_backoff_ms * 2.0 ** min(failures - 1, 20), config.retry_backoff_max_ms)
+        return self._client.rng.uniform(0, bound)
+
+
+def _now_ms() -> float:
+    return asyncio.get_running_loop().time() * 1000
