@@ -26,6 +26,7 @@ from msgspec import Struct
 
 from tidelog.protocol.batch import (
     CODEC_BITS,
+    DELETE_HORIZON,
     HEADER_SIZE,
     LOG_APPEND_TIME,
     BatchHeader,
@@ -61,6 +62,10 @@ _unpack: Final = msgspec.msgpack.Decoder(
     tuple[list[int] | None, list[bytes | None] | None, list[bytes | None], msgspec.Raw, list[int] | None]
 ).decode
 # Names and values alternate, which no type says: `_are_headers` looks.
+_unpack_keys: Final = msgspec.msgpack.Decoder(
+    tuple[msgspec.Raw, list[bytes | None] | None, msgspec.Raw, msgspec.Raw, msgspec.Raw]
+).decode
+_unpack_values: Final = msgspec.msgpack.Decoder(list[bytes | None]).decode
 _unpack_headers: Final = msgspec.msgpack.Decoder(list[list[Any] | None]).decode
 _NIL: Final = b"\xc0"
 _BAD: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -214,18 +219,49 @@ def records(columns: Columns, topic: str, partition: int, from_offset: Offset = 
     return map(Record, repeat(topic), repeat(partition), *rows)
 
 
-def thinned(columns: Columns, keep: Sequence[int]) -> bytearray:
-    """The batch with only the records at these places (compaction): all else in its header as it was."""
+def keys_of(
+    batch: Buffer, header: BatchHeader, at: int = 0, limit: int = UNCOMPRESSED_MAX
+) -> tuple[list[bytes | None], Buffer]:
+    """The keys of a batch that has been verified, and its values still packed (`are_there_nils`)."""
+    payload = decompress(header.codec, memoryview(batch)[at + HEADER_SIZE : at + header.size], limit)
+    try:
+        _, keys, values, _, _ = _unpack_keys(payload)
+    except _BAD as error:
+        raise _corrupt(header, str(error)) from error
+    if keys is None:
+        return [None] * header.record_count, values
+    if len(keys) != header.record_count:
+        raise _corrupt(header, f"it has keys for {len(keys)} of {header.record_count} records")
+    return keys, values
+
+
+def are_there_nils(values: Buffer) -> bool:
+    """Whether a packed column of values has one that is nil: then its record says that the key is deleted."""
+    packed = bytes(values)
+    return _NIL in packed and None in _unpack_values(packed)  # text never has that byte
+
+
+def thinned(columns: Columns, keep: Sequence[int], delete_horizon_ms: int | None = None) -> bytearray:
+    """The batch with only the records at these places (compaction): all else in its header as it was.
+
+    With a horizon the header says from when on its tombstones may go; each record keeps its own time.
+    """
     header = columns.header
     taken = columns.select(keep)
+    base, horizon = header.base_timestamp, 0
+    if delete_horizon_ms is not None:
+        base, horizon = delete_horizon_ms, DELETE_HORIZON
+        if not header.attributes & LOG_APPEND_TIME:
+            times = columns.timestamps
+            taken[0] = [times[place] - base for place in keep]
     used, payload = _packed(taken, header.codec)
     return build(
         payload,
         last_offset_delta=header.last_offset_delta,
         record_count=len(keep),
-        base_timestamp=header.base_timestamp,
+        base_timestamp=base,
         max_timestamp=header.max_timestamp,
-        attributes=header.attributes & ~CODEC_BITS | used,
+        attributes=header.attributes & ~CODEC_BITS | used | horizon,
         base_offset=header.base_offset,
         leader_epoch=header.leader_epoch,
         producer_id=header.producer_id,

@@ -18,18 +18,53 @@ class LogConfig:
     """One index entry for at least this many bytes of log. Less means larger indexes and shorter scans."""
     max_message_bytes: int = 1 << 20
     """The largest batch a producer may send. Followers take larger ones: the limit may have been lowered since."""
+    cleanup_policy: str = "delete"
+    """`delete`: old segments go; `compact`: all but the newest record of each key go; or both, with a comma."""
+    retention_ms: int = 7 * 24 * 3600 * 1000
+    """How old records become before they are deleted; -1: time does not matter."""
+    retention_bytes: int = -1
+    """How large the log may be for its oldest segment to stay; -1: size does not matter."""
+    file_delete_delay_ms: int = 60_000
+    """How long a file that left the log stays on the disk, for whoever is still reading it."""
+    delete_retention_ms: int = 24 * 3600 * 1000
+    """How long compaction keeps the mark that a key was deleted: consumers that are further behind miss it."""
+    min_compaction_lag_ms: int = 0
+    """How long a record is safe from compaction."""
+    max_compaction_lag_ms: int = 2**63 - 1
+    """How long a record may wait for compaction, however little of the log is dirty."""
+    min_cleanable_dirty_ratio: float = 0.5
+    """How much of a log must be new since its last compaction for the next. Less means more reading and writing."""
 
     def __post_init__(self) -> None:
         _within("segment.bytes", self.segment_bytes, 1024, 2**31 - 1)
         _within("segment.ms", self.segment_ms, 1, 2**63 - 1)
         _within("index.interval.bytes", self.index_interval_bytes, 0, 2**31 - 1)
         _within("max.message.bytes", self.max_message_bytes, HEADER_SIZE, MAX_BATCH_BYTES)
+        _within("retention.ms", self.retention_ms, -1, 2**63 - 1)
+        _within("retention.bytes", self.retention_bytes, -1, 2**63 - 1)
+        _within("file.delete.delay.ms", self.file_delete_delay_ms, 0, 2**63 - 1)
+        _within("delete.retention.ms", self.delete_retention_ms, 0, 2**63 - 1)
+        _within("min.compaction.lag.ms", self.min_compaction_lag_ms, 0, 2**63 - 1)
+        _within("max.compaction.lag.ms", self.max_compaction_lag_ms, 1, 2**63 - 1)
+        _within("min.cleanable.dirty.ratio", self.min_cleanable_dirty_ratio, 0, 1)
+        if not self.cleanup_policy or set(self.cleanup_policy.split(",")) - {"delete", "compact"}:
+            raise InvalidConfig(f"cleanup.policy={self.cleanup_policy}: it must be delete, compact or both")
+
+    @property
+    def deletes(self) -> bool:
+        """Whether old segments go."""
+        return "delete" in self.cleanup_policy
+
+    @property
+    def compacts(self) -> bool:
+        """Whether all but the newest record of each key go."""
+        return "compact" in self.cleanup_policy
 
 
 MAX_BATCH_BYTES = 64 << 20
 """No batch on any disk is larger: a size beyond it is damage, whatever the settings were."""
 
 
-def _within(name: str, value: int, low: int, high: int) -> None:
+def _within(name: str, value: float, low: int, high: int) -> None:
     if not low <= value <= high:
         raise InvalidConfig(f"{name}={value}: it must be between {low} and {high}")

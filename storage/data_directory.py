@@ -20,11 +20,13 @@ from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
 from tidelog.protocol.errors import DamagedLog, DiskFull, InvalidTopic, StorageError, TidelogError
-from tidelog.protocol.types import Offset, TopicId, TopicPartition
+from tidelog.protocol.types import NO_OFFSET, Offset, TopicId, TopicPartition
 from tidelog.storage.checkpoints import (
+    CLEANER_OFFSETS,
     HIGH_WATERMARKS,
     LOG_STARTS,
     OFFSET_CHECKPOINTS,
+    PURGE_FLOORS,
     RECOVERY_POINTS,
     OffsetCheckpoint,
     PendingWrite,
@@ -86,6 +88,7 @@ class DataDirectory:
             name: OffsetCheckpoint(directory, name, new_guard()) for name in OFFSET_CHECKPOINTS
         }
         self._high_watermarks: dict[TopicPartition, Offset] = {}
+        self._unread: set[str] = set()
         self._unopened: dict[str, dict[TopicPartition, Offset]] = {name: {} for name in OFFSET_CHECKPOINTS}
         """What each checkpoint says of the logs that are offline: it goes on saying so until they open."""
 
@@ -125,6 +128,8 @@ class DataDirectory:
         try:
             self.write_recovery_points().run()
             self.write_log_starts().run()
+            self.write_cleaner_offsets().run()
+            self.write_purge_floors().run()
             self.write_high_watermarks({}).run()  # none above its log's end: what is lost is missed once
         except NoRoom as problem:
             self.report.problems.append(str(problem))
@@ -138,6 +143,7 @@ class DataDirectory:
         offsets, problem = checkpoint.read_or_fallback()
         if problem is not None:
             self.report.problems.append(str(problem))
+            self._unread.add(checkpoint.name)
         return offsets
 
     def _open(
@@ -177,7 +183,12 @@ class DataDirectory:
             what = f"{directory.path} ends at offset {opening.log.end_offset}, {committed} was committed"
             opening.findings.damage.append(what)
             self.report_damage(what)
-        self.logs[partition] = opening.log
+        log = opening.log
+        log.first_dirty = said[CLEANER_OFFSETS].get(partition, log.log_start)
+        # Nobody knows what was purged: whoever is behind copies afresh.
+        unknown = log.end_offset if PURGE_FLOORS in self._unread else NO_OFFSET
+        log.purge_floor = said[PURGE_FLOORS].get(partition, unknown)
+        self.logs[partition] = log
         self.topic_ids[partition] = topic_id
 
     def _go_on_saying(
@@ -274,6 +285,20 @@ class DataDirectory:
         """Where readers begin."""
         return self._prepare(LOG_STARTS, {partition: log.log_start for partition, log in self.logs.items()})
 
+    def write_cleaner_offsets(self) -> PendingWrite:
+        """How far compaction has seen each log that it has."""
+        return self._prepare(
+            CLEANER_OFFSETS,
+            {partition: log.first_dirty for partition, log in self.logs.items() if log.first_dirty > 0},
+        )
+
+    def write_purge_floors(self) -> PendingWrite:
+        """Below which offset each log that was compacted may lack tombstones."""
+        return self._prepare(
+            PURGE_FLOORS,
+            {partition: log.purge_floor for partition, log in self.logs.items() if log.purge_floor >= 0},
+        )
+
     def _prepare(self, name: str, offsets: Mapping[TopicPartition, Offset]) -> PendingWrite:
         return self._checkpoints[name].prepare({**self._unopened[name], **offsets})
 
@@ -289,6 +314,9 @@ class DataDirectory:
         if offset < log.log_start:  # only when all of it goes
             starts = {other: one.log_start for other, one in self.logs.items()}
             self._prepare(LOG_STARTS, {**starts, partition: offset}).run()
+        if (cleaned := self.logs.get(partition)) is not None and offset < cleaned.first_dirty:
+            cleaned.first_dirty = offset  # what will stand there is new
+            self.write_cleaner_offsets().run()
         points = {other: one.recovery_point for other, one in self.logs.items()}
         points[partition] = min(points[partition], offset)
         self._prepare(RECOVERY_POINTS, points).run()

@@ -50,6 +50,14 @@ class Keeper(Protocol):
         ...
 
 
+class Compacting(Protocol):
+    """What a log needs of its compaction."""
+
+    def abort(self) -> None:
+        """End it now: what it has not put in place is given up, what it is just putting in place is finished."""
+        ...
+
+
 @dataclass(slots=True)
 class Contents:
     """What recovery found in a directory, and a log begins with."""

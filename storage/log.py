@@ -16,7 +16,7 @@ What it keeps true (docs/STORAGE.md, 10):
 Who is allowed to append, and how far readers may see, is not known here: that is the partition's business.
 """
 
-from bisect import bisect_right
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple, NoReturn
 
@@ -26,22 +26,20 @@ from tidelog.protocol.errors import (
     InvalidAppend,
     InvalidRecord,
     MessageTooLarge,
-    OffsetOutOfRange,
     StorageError,
     TidelogError,
 )
-from tidelog.protocol.types import NO_EPOCH, NO_TIMESTAMP, Buffer, Epoch, Offset
+from tidelog.protocol.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Buffer, Epoch, Offset
 from tidelog.storage import producer_snapshots
 from tidelog.storage.config import MAX_BATCH_BYTES, LogConfig
 from tidelog.storage.files import FULL, Directory, NoRoom
 from tidelog.storage.flushing import SEGMENTS_AT_ONCE, Flush
-from tidelog.storage.keeping import Contents, Keeper
+from tidelog.storage.keeping import Compacting, Contents, Keeper
+from tidelog.storage.open_segments import OpenSegments
 from tidelog.storage.producer_replay import ProducerReplay
 from tidelog.storage.producers import Duplicate, Producers
-from tidelog.storage.segment import MAX_RELATIVE_OFFSET, Segment, Slice
-from tidelog.storage.times import OffsetAndTime, first_at_or_after, first_of_the_largest
-
-EMPTY: Final = memoryview(b"")
+from tidelog.storage.readable import Readable
+from tidelog.storage.segment import MAX_RELATIVE_OFFSET, Segment
 
 SPARED_BYTES: Final = 16 << 20
 """A flush saves indexes and producers once so many bytes were appended: a start after a crash looks at the heads
@@ -57,16 +55,14 @@ class Appended(NamedTuple):
     """It was there already: this is where, and nothing was written."""
 
 
-class Log:
+class Log(Readable):
     """The log of one partition. `recovery` makes it from a directory; nothing else does."""
 
     def __init__(self, directory: Directory, config: LogConfig, keeper: Keeper, contents: Contents) -> None:
-        self.directory = directory
+        super().__init__(directory, contents.segments, contents.log_start)
         self.config = config
         self.epochs = contents.epochs
         self.producers = contents.producers
-        self.log_start = contents.log_start
-        self._segments = contents.segments
         self.durable_offset = contents.durable
         self.recovery_point = contents.durable
         """As it stands in recovery-point-offset-checkpoint; the keeper writes that file and sets it here."""
@@ -82,15 +78,13 @@ class Log:
         self._cuts_flushed = 0
         self._epochs_saved = self.epochs.changes if contents.epochs_saved else -1
         self._flushing: Flush | None = None
+        self.first_dirty: Offset = NO_OFFSET
+        """Compaction has seen all below (cleaner-offset-checkpoint); outside the log it means its start (C11)."""
+        self.purge_floor: Offset = NO_OFFSET
+        """Below it tombstones are gone (cleaner-purge-checkpoint); -1: offsets have no gaps here."""
+        self.compaction: Compacting | None = None
+        """What is replacing segments now: whoever cuts, retires or closes the log ends it first (C10)."""
         self._check()
-
-    def __repr__(self) -> str:
-        return f"<log {self.directory.path} {self.log_start} to {self.end_offset}>"
-
-    @property
-    def end_offset(self) -> Offset:
-        """The offset that the next record will get."""
-        return self._segments[-1].next_offset
 
     @property
     def is_offline(self) -> bool:
@@ -103,14 +97,17 @@ class Log:
         return self._flushing is not None
 
     @property
-    def segments(self) -> tuple[Segment, ...]:
-        """All segments, oldest first; the last is the one being written."""
-        return tuple(self._segments)
+    def open_segments(self) -> OpenSegments:
+        """Where its segments take turns at being open."""
+        return self._keeper.open_segments
 
-    @property
-    def size(self) -> int:
-        """Bytes of batches on the disk."""
-        return sum(segment.size for segment in self._segments)
+    def reconfigure(self, config: LogConfig) -> None:
+        """Go on with other settings: they hold from the next batch, roll or look at old segments on."""
+        self.config = config
+
+    def halt(self, what: str, error: OSError) -> NoReturn:
+        """The disk failed where nothing may be believed any more: end the process."""
+        self._keeper.halt(f"{what} of {self}", error)
 
     # ── appending ─────────────────────────────────────────────────────────────────────────────────
 
@@ -223,6 +220,8 @@ class Log:
             self._cut_back(segment, error, flush=len(group) > 1)
         start = group[0][0]
         position = segment.size
+        segment.begun_ms = segment.begun_ms if position else now_ms
+        segment.appended_ms = now_ms
         self._since_snapshot += len(batches)
         try:
             for at, header in group:
@@ -275,6 +274,27 @@ class Log:
         if NO_TIMESTAMP in (segment.first_timestamp, header.max_timestamp):
             return False
         return header.max_timestamp - segment.first_timestamp > self.config.segment_ms
+
+    def roll_if_old(self, now_ms: int) -> bool:
+        """Close the newest segment when nothing came to do so: retention and compaction take whole segments.
+
+        By its first record's time or by ours, whichever is older: a clock that jumps closes one early at worst.
+        """
+        segment, most = self._segments[-1], self.config.segment_ms
+        if self.config.compacts:
+            most = min(most, self.config.max_compaction_lag_ms)
+        begun = segment.begun_ms
+        if segment.first_timestamp != NO_TIMESTAMP:
+            begun = min(begun, segment.first_timestamp)
+        return now_ms - begun > most and self.roll()
+
+    def roll(self) -> bool:
+        """Begin a new segment now, unless the newest is empty."""
+        if not self._segments[-1].size:
+            return False
+        self._check_writable()
+        self._roll()
+        return True
 
     def _roll(self) -> Segment:
         old = self._segments[-1]
@@ -401,51 +421,9 @@ class Log:
     def abandon(self) -> None:
         """Close the files and nothing else. Not while a flush is under way: it would fail, and end the process."""
         assert self._flushing is None, f"{self} is being flushed"
+        self._end_compaction()
         for segment in self._segments:
             segment.close()
-
-    # ── reading ───────────────────────────────────────────────────────────────────────────────────
-
-    def read(self, offset: Offset, max_bytes: int, below: Offset | None = None) -> Slice:
-        """Whole batches from the one with `offset` on: at least one when there is one below `below`.
-
-        The first may begin before `offset`; at `end_offset` there is nothing, and that is no error.
-        """
-        if not self.log_start <= offset <= self.end_offset:
-            raise OffsetOutOfRange(f"{self} does not hold offset {offset}")
-        limit = self.end_offset if below is None else below
-        try:
-            for segment in self._segments[self._segment_of(offset) :]:
-                if segment.base_offset >= limit:
-                    break
-                if segment.next_offset > offset:
-                    return segment.read(offset, max_bytes, limit)
-        except OSError as error:
-            raise StorageError(f"{self} could not be read at offset {offset}: {error.strerror}") from error
-        return Slice(EMPTY, offset)
-
-    def bytes_between(self, offset: Offset, end: Offset) -> int:
-        """How many bytes of whole batches lie from the one with `offset` up to the one with `end`."""
-        first, last = self._segment_of(offset), self._segment_of(end)
-        between = sum(segment.size for segment in self._segments[first:last])
-        return between + self._segments[last].position_of(end) - self._segments[first].position_of(offset)
-
-    def _segment_of(self, offset: Offset) -> int:
-        return max(bisect_right(self._segments, offset, key=lambda segment: segment.base_offset) - 1, 0)
-
-    def offset_for_time(self, timestamp: int) -> OffsetAndTime | None:
-        """The first record, from log_start on, with that timestamp or a later one; None when there is none."""
-        try:
-            return first_at_or_after(self._segments, timestamp, self.log_start)
-        except OSError as error:
-            raise StorageError(f"{self} could not be read by time: {error.strerror}") from error
-
-    def largest_time(self, below: Offset) -> OffsetAndTime | None:
-        """The first record with the largest timestamp, of those from log_start on and below that offset."""
-        try:
-            return first_of_the_largest(self._segments, self.log_start, below)
-        except OSError as error:
-            raise StorageError(f"{self} could not be read by time: {error.strerror}") from error
 
     # ── cutting ───────────────────────────────────────────────────────────────────────────────────
 
@@ -458,6 +436,7 @@ class Log:
         if offset >= self.end_offset:
             return
         assert offset >= self.log_start, (offset, self.log_start)
+        self._end_compaction()
         try:
             # Everything that may be refused comes before anything is cut.
             cut = self._segments[self._segment_of(offset)].end_below(offset)
@@ -505,6 +484,7 @@ class Log:
     def truncate_fully_and_start_at(self, offset: Offset) -> None:
         """Forget everything and begin again, empty, at `offset`: nothing here is of use (docs/STORAGE.md, 10.5)."""
         assert self._flushing is None, f"{self} is being flushed"
+        self._end_compaction()
         self._lower_recovery_point(0)
         try:
             while self._segments:
@@ -533,17 +513,49 @@ class Log:
 
     def delete_old_segments(self) -> int:
         """Delete what lies wholly below the log's start, which must be durable by now. How many segments that were."""
+        retired = self.retire_old_segments()
+        try:
+            for name in retired:
+                self.directory.remove(name)
+        except OSError as error:
+            self._keeper.halt(f"delete old segments of {self}", error)
+        return len(retired)
+
+    def retire_old_segments(self) -> list[str]:
+        """Take what lies wholly below the log's start, which must be durable by now, out of the log.
+
+        The answer is the names of the files, to be removed when nobody reads them any more.
+        """
         assert self._flushing is None, f"{self} is being flushed"
         old = [segment for segment in self._segments[:-1] if segment.next_offset <= self.log_start]
+        if not old:
+            return []
+        self._end_compaction()
+        old = [segment for segment in self._segments[:-1] if segment.next_offset <= self.log_start]
+        retired = []
         try:
             for segment in old:  # oldest first: a crash leaves a suffix, never a gap
-                segment.remove()
+                retired.append(segment.retire())
                 del self._segments[0]
         except OSError as error:
             self._keeper.halt(f"delete old segments of {self}", error)
         self._unflushed = [segment for segment in self._unflushed if segment in self._segments]
-        self._names_changed |= bool(old)
-        return len(old)
+        self._names_changed = True
+        return retired
+
+    def replace(self, new: Segment, bases: Sequence[Offset]) -> list[Segment]:
+        """Let one compacted segment stand where those with these bases stood; the answer is the old ones."""
+        first = self._segment_of(new.base_offset)
+        old = self._segments[first : first + len(bases)]
+        assert [segment.base_offset for segment in old] == list(bases), f"{self} has no segments {bases}"
+        assert old[-1].next_offset == new.next_offset <= self.durable_offset, f"{new!r} does not fit {self}"
+        self._segments[first : first + len(bases)] = [new]
+        return old
+
+    def _end_compaction(self) -> None:
+        if self.compaction is not None:
+            self.compaction.abort()
+        assert self.compaction is None, f"{self} is being compacted"
 
     def _check(self) -> None:
         assert self.recovery_point <= self.durable_offset <= self.end_offset, self

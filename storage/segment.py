@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from tidelog.protocol.batch import HEADER_SIZE, BatchHeader, check_body, read_header
 from tidelog.protocol.errors import CorruptMessage, DamagedLog
 from tidelog.protocol.types import NO_EPOCH, NO_TIMESTAMP, Buffer, Offset
-from tidelog.storage.files import Directory, File
+from tidelog.storage.files import TEMPORARY, Directory, File
 from tidelog.storage.index import OFFSETS, TIMES, SparseIndex
 from tidelog.storage.open_segments import OpenSegments
 from tidelog.storage.scan import BATCHES_PER_STEP, Scan
@@ -25,6 +25,8 @@ from tidelog.storage.scan import BATCHES_PER_STEP, Scan
 LOG: Final = ".log"
 INDEX: Final = ".index"
 TIME_INDEX: Final = ".timeindex"
+RETIRED: Final = ".deleted"
+"""The ending of a file that has left the log and waits to be removed."""
 MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 _CURSORS: Final = 16
 _LOOKUP_BYTES: Final = 16 << 10
@@ -67,7 +69,9 @@ class Segment:
         "_last_at",
         "_open",
         "_since_entry",
+        "appended_ms",
         "base_offset",
+        "begun_ms",
         "first_timestamp",
         "last_epoch",
         "max_timestamp",
@@ -75,22 +79,37 @@ class Segment:
         "next_offset",
         "pins",
         "size",
+        "stage",
     )
 
-    def __init__(self, directory: Directory, base_offset: Offset, open_segments: OpenSegments, interval: int):
+    def __init__(
+        self,
+        directory: Directory,
+        base_offset: Offset,
+        open_segments: OpenSegments,
+        interval: int,
+        stage: str = "",
+    ) -> None:
         self._directory = directory
         self._open = open_segments
         self._interval = interval
         self._file: File | None = None
         self._indexes: tuple[SparseIndex, SparseIndex] | None = None
         self.base_offset = base_offset
+        self.stage = stage
+        """What its file's name ends with for as long as it is not, or was not, a segment of the log (`swap`)."""
+        self.begun_ms = self.appended_ms = 0
+        """When its first and its last batch were appended, at the latest: by our clock, not by producers'."""
         self.pins = 0
         self._rewind_to_start()
 
     @property
     def name(self) -> str:
         """The name of the file with the batches."""
-        return segment_name(self.base_offset)
+        return segment_name(self.base_offset, LOG + self.stage)
+
+    def _index_name(self, ending: str) -> str:
+        return segment_name(self.base_offset, ending + (TEMPORARY if self.stage else ""))
 
     def __repr__(self) -> str:
         return f"<segment {self._directory.path}/{self.name} to {self.next_offset}>"
@@ -128,7 +147,7 @@ class Segment:
         """Learn the indexes of the first `upto` bytes again. What else is known stays, above all where the
         segment ends: a disk that does not answer for once must not make an offset free to be used again.
         """
-        known = self._known()
+        known = self.known()
         try:
             for _ in self.resume(upto, upto):
                 pass
@@ -136,12 +155,14 @@ class Segment:
             self._indexes = None
             raise
         finally:
-            self._know(known)
+            self.know(known)
 
-    def _known(self) -> list[int]:
+    def known(self) -> list[int]:
+        """What it knows from its batches, to be handed to another that has the same file (`know`)."""
         return [getattr(self, name) for name in _LEARNT]
 
-    def _know(self, known: list[int]) -> None:
+    def know(self, known: list[int]) -> None:
+        """Take what another has learnt from the same bytes."""
         for name, value in zip(_LEARNT, known, strict=True):
             setattr(self, name, value)
 
@@ -175,7 +196,7 @@ class Segment:
             return
         for index, ending in zip(self._indexes, (INDEX, TIME_INDEX), strict=True):
             try:
-                index.save(self._directory, segment_name(self.base_offset, ending), self.size)
+                index.save(self._directory, self._index_name(ending), self.size)
             except OSError:
                 return  # a cache that cannot be saved (the disk may be full) is rebuilt when it is missed
 
@@ -190,9 +211,17 @@ class Segment:
         self._remove_index_files()
 
     def _remove_index_files(self) -> None:
-        for ending in (INDEX, TIME_INDEX):
-            if self._directory.exists(segment_name(self.base_offset, ending)):
-                self._directory.remove(segment_name(self.base_offset, ending))
+        for name in (self._index_name(INDEX), self._index_name(TIME_INDEX)):
+            if self._directory.exists(name):
+                self._directory.remove(name)
+
+    def retire(self) -> str:
+        """Take the file out of the log; the name to remove it by when it is convenient."""
+        self.forget_indexes()
+        self.close()
+        retired = self.name + RETIRED
+        self._directory.rename(self.name, retired)
+        return retired
 
     # ── coming back to what the file holds ────────────────────────────────────────────────────────
 
@@ -220,7 +249,7 @@ class Segment:
         yield from self.walk(end, offset)
 
     def _load_indexes(self, trusted: int) -> tuple[SparseIndex, SparseIndex]:
-        names = segment_name(self.base_offset, INDEX), segment_name(self.base_offset, TIME_INDEX)
+        names = self._index_name(INDEX), self._index_name(TIME_INDEX)
         offsets = SparseIndex.load(OFFSETS, self._directory, names[0], trusted)
         times = SparseIndex.load(TIMES, self._directory, names[1], trusted)
         if offsets.covered != times.covered or not self._borne_out(offsets):
@@ -356,7 +385,7 @@ class Segment:
 
     def rewind_to(self, offset: Offset) -> None:
         """Be as before the batch with that offset was entered; `cut` then makes the files so. All or nothing."""
-        position, known = self.position_of(offset), self._known()
+        position, known = self.position_of(offset), self.known()
         offsets, times = self.indexes()
         try:
             self._keep_entries(offsets, times, bisect_left(offsets.values, position))
@@ -364,7 +393,7 @@ class Segment:
                 pass
         except BaseException:
             self._indexes = None
-            self._know(known)
+            self.know(known)
             raise
 
     def cut(self) -> None:

@@ -49,4 +49,29 @@ def first_of_the_largest(
     if largest == NO_TIMESTAMP:
         return None
     found = first_at_or_after(segments, largest, log_start)
+    if found is None:  # compaction has removed the record whose time its batch still has
+        found = _first_of_the_largest_there_are(segments, log_start, below)
     return found if found is not None and found.offset < below else None
+
+
+def _first_of_the_largest_there_are(
+    segments: Sequence[Segment], log_start: Offset, below: Offset
+) -> OffsetAndTime | None:
+    """The same by the records themselves; batches are looked at from the largest time that one claims on."""
+    best: OffsetAndTime | None = None
+    for segment in sorted(segments, key=lambda segment: -segment.max_timestamp):
+        if best is not None and segment.max_timestamp < best.timestamp_ms:
+            break
+        heads = sorted(segment.headers_from(0), key=lambda head: -head[1].max_timestamp)
+        for position, header in heads:
+            if best is not None and header.max_timestamp < best.timestamp_ms:
+                break
+            if header.last_offset < log_start or header.next_offset > below:
+                continue
+            columns = decode(segment.read_at(position, header.size))
+            for offset, at in zip(columns.offsets, columns.timestamps, strict=True):
+                if offset >= log_start and (
+                    best is None or (-at, offset) < (-best.timestamp_ms, best.offset)
+                ):
+                    best = OffsetAndTime(offset, at)
+    return best
