@@ -75,8 +75,7 @@ def parse(received: bytes) -> Asked | None:
         raise Refused(414, f"the first line is longer than {LINE_BYTES_MAX} bytes")
     if (end if end >= 0 else len(received)) > HEAD_BYTES_MAX:
         raise Refused(431, f"the head is longer than {HEAD_BYTES_MAX} bytes")
-    if line_end >= 0:
-        asked = _first_line(received[:line_end])
+    asked = _first_line(received[:line_end]) if line_end >= 0 else None
     if end < 0:
         return None
     for header in received[line_end + 2 : end].split(b"\r\n") if end > line_end else ():

@@ -45,8 +45,7 @@ from tidelog.replication.breathing import breathing
 from tidelog.storage.config import LogConfig
 from tidelog.storage.crashes import Life
 from tidelog.storage.data_directory import DataDirectory
-from tidelog.storage.environment import Environment
-from tidelog.storage.io import open_directory
+from tidelog.storage.io import MachineClock, open_directory, real_environment
 from tidelog.storage.open_segments import OpenSegments
 
 logger = logging.getLogger(__name__)
@@ -57,18 +56,6 @@ EVERY_MS = 5
 PATIENCE_MS = 60_000
 BEAT_S = 1.0
 POLL_S = 0.005
-
-
-class Clock:
-    """This machine's."""
-
-    def wall_ms(self) -> int:
-        """Milliseconds since 1970."""
-        return time.time_ns() // 1_000_000
-
-    def boot_ms(self) -> float:
-        """Milliseconds of the loop's clock."""
-        return asyncio.get_running_loop().time() * 1000
 
 
 class Busy:
@@ -128,16 +115,7 @@ class ControllerNode:
         number = options["node_id"]
         voters = tuple((int(voter), str(host), int(port)) for voter, host, port in options["voters"])
         port = next(port for voter, _, port in voters if voter == number)
-        environment = Environment(
-            directory=open_directory(options["directory"], create=True),
-            clock=Clock(),
-            boot_id="bench",
-            pid=os.getpid(),
-            rng=Random(),
-            new_id=lambda: os.urandom(16),
-            new_guard=threading.Lock,
-            halt=_halt,
-        )
+        environment = real_environment(open_directory(options["directory"], create=True), _halt)
         config = ControllerConfig(node_id=BrokerId(number), voters=voters, host=HOST, port=port)
         self.node = Controller(config, environment)
         self._ready = asyncio.Event()
@@ -200,7 +178,7 @@ class Follower:
             self._data.create(METADATA, METADATA_TOPIC_ID, 0),
             0,
             self._on_batch,
-            wall_ms=Clock().wall_ms,
+            wall_ms=MachineClock().wall_ms,
             rng=Random(number),
             broker_id=self.number,
         )

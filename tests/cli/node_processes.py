@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -56,7 +56,7 @@ class Process:
         *args: str,
         program: list[str] | None = None,
         stdin: int = subprocess.DEVNULL,
-        **environment: str,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self.home = home
@@ -73,7 +73,7 @@ class Process:
                     "--ready-file",
                     str(self.ready_file),
                 ],
-                env=clean_environment(**environment),
+                env=clean_environment(**(environment or {})),
                 stdin=stdin,
                 stdout=out,
                 stderr=err,
@@ -132,7 +132,7 @@ def nodes(home: Path) -> Iterator[Callable[..., Process]]:
     started: list[Process] = []
 
     def start(role: str, name: str, *args: str, **environment: str) -> Process:
-        process = Process(home / name, role, "start", *args, **environment)
+        process = Process(home / name, role, "start", *args, environment=environment)
         started.append(process)
         return process
 

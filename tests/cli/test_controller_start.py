@@ -136,7 +136,7 @@ ARGUMENTS = ("controller", "start", "--id", "1", "--listen", f"{HOST}:0")
 @pytest.mark.skipif(sys.platform == "darwin", reason="macOS flushes by another call")
 def test_a_disk_that_fails_ends_it_with_one_line(tmp_path: Path) -> None:
     program = [sys.executable, "-c", ON_ITS_OWN.format(before=FAILING_DISK), *ARGUMENTS]
-    controller = Process(tmp_path, program=program, BROKEN=str(tmp_path / "broken"))
+    controller = Process(tmp_path, program=program, environment={"BROKEN": str(tmp_path / "broken")})
     try:
         controller.ready()
         (tmp_path / "broken").touch()
