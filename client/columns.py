@@ -1,6 +1,6 @@
 """Many records at once: columns into batches, each as full as it gets, and where each record has landed.
 
-What it keeps true: records of one partition keep their order; what is too large or no record is refused before anything
+What it keeps true: records with the same key keep their order, and so do those without one; what is too large or no record is refused before anything
 of the columns is taken; nothing is done per record that a call into C can do for all.
 """
 

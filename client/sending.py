@@ -7,8 +7,8 @@ What it keeps true:
 
 * A shipment holds at most one batch of a partition; a broker has at most `max_in_flight` shipments unanswered.
 * A broker with nothing to do is sent what there is at once; a busy one waits for a full batch, or for `linger_ms`.
-* Batches of a partition are sent in their order. One that is sent again goes alone: the next one follows when it is
-  done. When the leader moves, what the old one has not answered is taken back and goes to the new one first.
+* Batches of a partition are sent in their order. Those that are sent again go one by one: each follows when the one
+  before it is done. When the leader moves, what the old one has not answered is taken back and goes to the new one first.
 * Every batch ends: written, or failed at its deadline at the latest, with the cause of its last attempt.
 """
 

@@ -1,0 +1,209 @@
+"""A batch that may be written keeps its number; a new epoch waits until nothing is in doubt (design 5.3)."""
+
+import pytest
+
+from tests.client.producing import Desk, is_named, numbers
+from tidelog.protocol.errors import (
+    ConnectionFailed,
+    DuplicateSequenceNumber,
+    InvalidProducerEpoch,
+    InvalidRecord,
+    NotEnoughReplicas,
+    OutOfOrderSequenceNumber,
+    RequestTimedOut,
+    TidelogError,
+    UnknownProducerId,
+)
+from tidelog.protocol.messages import InitProducerId
+
+
+def test_nothing_is_sent_before_there_is_an_identity() -> None:
+    desk = Desk(named=False)
+    desk.put()
+    assert desk.turn() == []
+    assert desk.name() == InitProducerId()
+    assert numbers(desk.one().batches[0]) == (7, 0, 0)
+
+
+def test_an_identity_is_asked_for_once_and_again_when_nobody_gives_one() -> None:
+    desk = Desk(named=False)
+    assert desk.sequences.ask(unresolved=False) is not None
+    assert desk.sequences.ask(unresolved=False) is None
+    desk.sequences.not_given()
+    assert desk.sequences.ask(unresolved=False) is not None
+
+
+def test_batches_of_a_partition_are_numbered_by_their_records() -> None:
+    desk = Desk()
+    desk.put()
+    desk.put()
+    first = desk.one()
+    desk.full()
+    second = desk.one()
+    assert [numbers(shipment.batches[0])[2] for shipment in (first, second)] == [0, 2]
+
+
+def test_each_partition_counts_for_itself() -> None:
+    desk = Desk(leaders=(1, 1))
+    desk.put(partition=0)
+    desk.put(partition=1)
+    assert [numbers(batch)[2] for batch in desk.one().batches] == [0, 0]
+
+
+def test_without_idempotence_nothing_is_numbered() -> None:
+    desk = Desk(idempotent=False)
+    desk.put()
+    assert numbers(desk.one().batches[0]) == (-1, -1, -1)
+
+
+def test_a_repeated_batch_is_the_same_byte_for_byte() -> None:
+    desk = Desk()
+    desk.put()
+    shipment = desk.one()
+    sent = bytes(shipment.batches[0].data or b"")
+    desk.lost(shipment, ConnectionFailed("cut"))
+    assert desk.one(100).batches[0].data == sent
+
+
+def test_a_duplicate_is_a_success() -> None:
+    desk = Desk()
+    batch = desk.put()
+    desk.refused(desk.one(), DuplicateSequenceNumber("written long ago"))
+    assert batch.done
+    assert batch.error is None
+    assert batch.offset(0) == -1
+
+
+def test_who_waits_for_an_earlier_batch_is_sent_behind_it_under_its_own_number() -> None:
+    desk = Desk()
+    first, second = desk.full(), desk.full()
+    one, two = desk.turn()
+    assert [one.batches, two.batches] == [[first], [second]]
+    desk.refused(one, NotEnoughReplicas("two are missing"))
+    desk.refused(two, OutOfOrderSequenceNumber("0 is next"))
+    again = desk.one(100)
+    assert again.batches == [first]
+    assert desk.turn(100) == [], "the next one waits until that is done"
+    desk.written(again)
+    assert desk.one().batches == [second]
+    assert numbers(second) == (7, 0, 1)
+    assert is_named(desk)
+
+
+@pytest.mark.parametrize("error", [OutOfOrderSequenceNumber, UnknownProducerId])
+def test_a_broker_that_has_forgotten_the_producer_is_met_with_a_new_epoch(
+    error: type[TidelogError],
+) -> None:
+    desk = Desk()
+    desk.put()
+    desk.written(desk.one())
+    batch = desk.put()
+    desk.refused(desk.one(), error("not known"))
+    assert desk.turn(100) == []
+    assert desk.name(7, 1) == InitProducerId(7, 0)
+    assert desk.one().batches == [batch]
+    assert numbers(batch) == (7, 1, 0)
+
+
+def test_a_producer_that_was_overtaken_begins_with_another_id() -> None:
+    desk = Desk()
+    batch = desk.put()
+    desk.refused(desk.one(), InvalidProducerEpoch("5 is newer"))
+    assert desk.name(8, 0) == InitProducerId()
+    desk.turn(100)
+    assert numbers(batch) == (8, 0, 0)
+
+
+def test_a_new_epoch_waits_for_what_is_not_answered() -> None:
+    desk = Desk()
+    desk.put(partition=0)
+    desk.put(partition=1)
+    here, there = desk.turn()
+    desk.refused(here, InvalidRecord("not in a compacted topic"))
+    assert not is_named(desk)
+    desk.put(partition=0)
+    assert desk.name() is None
+    assert desk.turn(100) == []
+    desk.written(there)
+    assert desk.name(7, 1) is not None
+    assert numbers(desk.one().batches[0]) == (7, 1, 0)
+
+
+def test_a_batch_that_may_be_written_is_asked_about_before_the_new_epoch() -> None:
+    desk = Desk()
+    desk.put(partition=0)
+    doubtful = desk.put(partition=1)
+    here, there = desk.turn()
+    desk.refused(here, InvalidRecord("not in a compacted topic"))
+    desk.lost(there, RequestTimedOut("silence"))
+    fresh = desk.put(partition=0)
+    assert desk.name() is None, "a new number could write it twice"
+    again = desk.one(100)
+    assert again.batches == [doubtful]
+    assert numbers(doubtful) == (7, 0, 0)
+    desk.written(again)
+    assert desk.name(7, 1) is not None
+    assert desk.one(100).batches == [fresh]
+
+
+def test_what_certainly_stands_before_a_doubtful_batch_goes_with_it() -> None:
+    desk = Desk()
+    desk.put(partition=1)
+    certain, doubtful = desk.full(0), desk.full(0)
+    shipments = desk.turn()
+    [other] = [each for each in shipments if each.broker == 2]
+    first, second = (each for each in shipments if each.broker == 1)
+    desk.refused(first, NotEnoughReplicas("one is missing"))
+    desk.lost(second, ConnectionFailed("cut"))
+    desk.refused(other, InvalidRecord("no key"))
+    again = desk.one(100)
+    assert again.batches == [certain]
+    desk.written(again)
+    assert desk.one(100).batches == [doubtful]
+
+
+def test_a_doubtful_batch_that_is_out_of_order_fails_and_is_not_sent_under_another_number() -> None:
+    desk = Desk()
+    desk.put()
+    desk.written(desk.one())
+    batch = desk.put()
+    desk.lost(desk.one(), RequestTimedOut("silence"))
+    desk.refused(desk.one(100), OutOfOrderSequenceNumber("0 is next"))
+    assert isinstance(batch.error, OutOfOrderSequenceNumber)
+    assert desk.name(7, 1) is not None
+
+
+def test_what_failed_leaves_a_gap_that_only_a_new_epoch_closes() -> None:
+    desk = Desk()
+    failed, waiting = desk.full(), desk.full()
+    one, two = desk.turn()
+    desk.refused(one, InvalidRecord("no key"))
+    assert isinstance(failed.error, InvalidRecord)
+    desk.refused(two, OutOfOrderSequenceNumber("0 is next"))
+    assert not waiting.done
+    assert desk.turn(100) == []
+    assert desk.name(7, 1) is not None
+    assert desk.one().batches == [waiting]
+    assert numbers(waiting) == (7, 1, 0)
+
+
+def test_a_batch_that_was_never_sent_leaves_no_gap() -> None:
+    desk = Desk()
+    desk.sending.closed(desk.put().lane.leader)
+    desk.turn(2000)
+    assert len(desk.ended) == 1
+    assert is_named(desk)
+
+
+def test_a_delivery_that_takes_too_long_under_way_breaks_the_numbering() -> None:
+    desk = Desk()
+    desk.put()
+    shipment = desk.one()
+    desk.turn(2000)
+    [batch] = desk.ended
+    assert isinstance(batch.error, RequestTimedOut)
+    assert "they may be written" in batch.error.message
+    assert not is_named(desk)
+    desk.written(shipment)
+    assert desk.ended == [batch], "an answer that comes late is nothing"
+    assert desk.name(7, 1) == InitProducerId(7, 0)
