@@ -38,7 +38,9 @@ NOUNS: Final[Mapping[str, Noun]] = {
     "broker": Noun("tidelog.cli.broker", "broker", "Run brokers, and look at them."),
     "cluster": Noun("tidelog.cli.cluster", "cluster", "Look at a cluster as a whole."),
     "controller": Noun("tidelog.cli.controller", "controller", "Run controllers."),
+    "down": Noun("tidelog.cli.local.down", "down", "Stop the local cluster that `up` has started."),
     "log": Noun("tidelog.cli.log", "log", "Look into a log on disk; needs no broker."),
+    "up": Noun("tidelog.cli.local.up", "up", "Run a local cluster of real processes."),
 }
 
 

@@ -6,7 +6,7 @@ absent ──start──► running ──stop, kill──► absent      runnin
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 from tidelog.testing.ports import HOST
 
@@ -26,6 +26,16 @@ class NodeFailed(Exception):
 
 class Unsupported(Exception):
     """This kind of cluster cannot do that truthfully; the message says which can."""
+
+
+FACTORS: Final = ("default.replication.factor",)
+"""Every setting of controllers that says how many replicas a topic has that does not say."""
+_MOST_REPLICAS: Final = 3
+
+
+def replication_factors(brokers: int) -> dict[str, str]:
+    """What controllers are told, so that topics have as many replicas as there may be (DECISIONS 19)."""
+    return dict.fromkeys(FACTORS, str(min(_MOST_REPLICAS, brokers)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

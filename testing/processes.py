@@ -22,7 +22,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final, Protocol
 
-import tidelog
 from tidelog.testing.nodes import DEATH_S, STOP_S, NodeFailed, NodeSpec, State
 from tidelog.testing.ports import HOST
 
@@ -212,7 +211,7 @@ def child_environment(*, without_settings: bool = False) -> dict[str, str]:
         for key, value in os.environ.items()
         if not (without_settings and key.startswith("TIDELOG_"))
     }
-    root = str(Path(tidelog.__file__).resolve().parent.parent)
+    root = str(Path(__file__).parent.parent.parent)
     if "site-packages" not in root and "dist-packages" not in root:
         paths = environment.get("PYTHONPATH", "")
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, paths]))
@@ -233,6 +232,9 @@ class Doors(Protocol):
 
 class ProcessNode:
     """One node of a test cluster, in a process of its own."""
+
+    program: tuple[str, ...] = ("tidelog.testing.node",)
+    """The module that is run, and its first arguments."""
 
     def __init__(self, spec: NodeSpec, doors: Doors) -> None:
         self.spec = spec
@@ -256,8 +258,8 @@ class ProcessNode:
         assert self.state == "absent", f"{self.spec.title} is {self.state}"
         await self._closed()
         await self._doors.open(self.spec)
-        program = ["-m", "tidelog.testing.node", "--full-while", str(self._full)]
-        command = [sys.executable, *program, *arguments(self.spec)]
+        program = [*self.program, "--full-while", str(self._full)]
+        command = [sys.executable, "-m", *program, *arguments(self.spec)]
         self._paused = False
         self.process = Process(self.spec.title, command, self._log)
         self.process.on_end = self._on_end

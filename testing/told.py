@@ -7,17 +7,12 @@ from tidelog.broker.config import FIELDS as OF_BROKERS
 from tidelog.controller.config import FIELDS as OF_CONTROLLERS
 from tidelog.protocol.errors import InvalidConfig
 from tidelog.protocol.settings import CLUSTER, SETTINGS, canonical_key, setting_of
-
-MOST_REPLICAS = 3
-_FACTORS = ("default.replication.factor", "offsets.topic.replication.factor")
+from tidelog.testing.nodes import replication_factors
 
 
 def settings_for(settings: Mapping[str, Any], brokers: int) -> dict[str, dict[str, str]]:
     """For brokers (`b`) and for controllers (`c`), checked. Topics get as many replicas as there may be (DECISIONS 19)."""
-    told: dict[str, dict[str, str]] = {"b": {}, "c": {}}
-    for key in _FACTORS:
-        if key in OF_CONTROLLERS:
-            told["c"][key] = str(min(MOST_REPLICAS, brokers))
+    told: dict[str, dict[str, str]] = {"b": {}, "c": replication_factors(brokers)}
     for key, value in settings.items():
         name = canonical_key(key)
         setting = SETTINGS.get(name) or setting_of(CLUSTER, key)

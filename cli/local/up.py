@@ -1,0 +1,240 @@
+"""`tidelog up`: a local cluster of real processes in one command."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from tidelog.cli.options import Layout, Verb, layout, output_option
+
+if TYPE_CHECKING:
+    from tidelog.cli.local.state import State
+    from tidelog.cli.local.supervision import Supervision
+    from tidelog.testing.nodes import NodeSpec
+
+DATA: Final = "tidelog-data"
+DIED: Final = 3
+AT_ONCE: Final = 130
+
+data_option = click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    default=DATA,
+    show_default=f"./{DATA}",
+    metavar="DIR",
+    help="Where the nodes keep their data and their logs.",
+)
+
+
+@click.command(
+    cls=Verb,
+    examples=(
+        "tidelog up",
+        "tidelog up -n 1 --data /tmp/try",
+        "tidelog up -n 3 --controllers 3 --detach && tidelog cluster quorum; tidelog down",
+        "tidelog up --detach -o json | jq -r 'select(.type == \"ready\") | .bootstrap'",
+    ),
+)
+@click.option(
+    "-n", "--brokers", type=click.IntRange(1, 99), metavar="N", help="Brokers. [default: 3, or as before]"
+)
+@click.option(
+    "--controllers",
+    type=click.IntRange(1, 9),
+    metavar="N",
+    help="Controllers; 3 survive the loss of one. [default: 1, or as before]",
+)
+@data_option
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65_000),
+    metavar="P",
+    help="Brokers are at P, P+1, ...; controllers at P+100, ... [default: 9092, or as before]",
+)
+@click.option(
+    "-X", "pairs", metavar="KEY=VALUE", multiple=True, help="A setting of all nodes that know it; repeatable."
+)
+@click.option("--detach", is_flag=True, help="Return when all serve, and leave them to `tidelog down`.")
+@output_option
+@click.pass_context
+def up(
+    ctx: click.Context,
+    /,
+    brokers: int | None,
+    controllers: int | None,
+    data: Path,
+    port: int | None,
+    pairs: Sequence[str],
+    *,
+    detach: bool,
+) -> int:
+    """Run a local cluster of real processes, until Ctrl-C.
+
+    Its data stays: the next `up` goes on with it. A broker that dies is reported and the others go on; the exit code is
+    3 then. A second Ctrl-C ends everything at once, as a power cut of the processes.
+    """
+    # Imported here because a help page must not pay for them.
+    import asyncio  # noqa: PLC0415
+
+    from tidelog.cli.local import plan  # noqa: PLC0415
+    from tidelog.cli.local import state as record  # noqa: PLC0415
+
+    asked = layout(ctx, "text", "json")
+    held = record.take(data)
+    try:
+        known = record.read(data)
+        _refuse_if_running(data, known)
+        state = plan.settle(data, known, brokers, controllers, port)
+        specs = plan.nodes(data, state, _settings(ctx, pairs, state.brokers))
+        _refuse_if_taken(specs)
+        return asyncio.run(_run(data, state, specs, asked, detach=detach))
+    finally:
+        held.give_back()
+
+
+def _settings(ctx: click.Context, pairs: Sequence[str], brokers: int) -> dict[str, dict[str, str]] | None:
+    if not pairs:
+        return None
+    from tidelog.protocol.errors import InvalidConfig  # noqa: PLC0415 -- seldom needed, and slow
+    from tidelog.testing.told import settings_for  # noqa: PLC0415 -- as above
+
+    said = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise click.UsageError(f"-X {pair} is no KEY=VALUE", ctx)
+        said[key] = value
+    try:
+        return settings_for(said, brokers)
+    except InvalidConfig as error:
+        raise click.UsageError(f"-X {error}", ctx) from error
+
+
+def _refuse_if_running(data: Path, known: "State | None") -> None:
+    living = known.living if known is not None else []
+    if known is None or not living:
+        return
+    here = f"{len(living)} of {len(known.nodes)} nodes" if len(living) < len(known.nodes) else "a cluster"
+    raise click.ClickException(
+        f"{here} of {data} already run{'s' if here == 'a cluster' else ''}, at {known.bootstrap}: use it, or stop it with "
+        f"`tidelog down --data {data}`"
+    )
+
+
+def _refuse_if_taken(specs: "Sequence[NodeSpec]") -> None:
+    import os  # noqa: PLC0415
+
+    from tidelog.cli.local.identity import is_free, who_listens  # noqa: PLC0415
+    from tidelog.testing.ports import HOST  # noqa: PLC0415
+
+    for spec in specs:
+        error = is_free(HOST, spec.port)
+        if error is None:
+            continue
+        where = f"port {spec.port}, which {spec.title.replace('-', ' ')} needs,"
+        if isinstance(error, PermissionError):
+            raise click.ClickException(
+                f"{where} may not be used by user {os.geteuid()}: choose one from 1024 on with --port"
+            )
+        who = who_listens(spec.port)
+        raise click.ClickException(
+            f"{where} is taken{f' by {who}' if who else ''}: stop that, or choose another with --port"
+        )
+
+
+async def _run(
+    data: Path, state: "State", specs: "Sequence[NodeSpec]", asked: Layout, *, detach: bool
+) -> int:
+    import asyncio  # noqa: PLC0415
+    import signal  # noqa: PLC0415
+
+    from tidelog.cli.local.supervision import Supervision  # noqa: PLC0415
+    from tidelog.testing.nodes import NodeFailed  # noqa: PLC0415
+
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    nodes = Supervision(data, state, specs, _say, detached=detach)
+    starting = asyncio.ensure_future(nodes.start())
+    early: list[signal.Signals] = []
+
+    def heard(number: signal.Signals) -> None:
+        if starting.done():
+            nodes.told(number)
+        else:
+            early.append(number)
+            starting.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            loop.add_signal_handler(number, heard, number)
+    try:
+        await starting
+    except asyncio.CancelledError:
+        if not early:
+            raise
+        _say("interrupted before all nodes served; those that had begun are ended")
+        return 128 + early[0]
+    except NodeFailed as error:
+        fact, _, lines = str(error).partition("\n")
+        _say(lines)
+        raise click.ClickException(f"{fact.rstrip(':')}, which is above") from error
+    _print(data, state, nodes, loop.time() - began, asked, detached=detach)
+    if detach:
+        return 0
+    in_order = await nodes.keep()
+    if not in_order:
+        return AT_ONCE
+    return DIED if nodes.died else 0
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _print(
+    data: Path, state: "State", nodes: "Supervision", seconds: float, asked: Layout, *, detached: bool
+) -> None:
+    from tidelog.cli.terminal import Table, Writer  # noqa: PLC0415
+
+    writer = Writer()
+    if asked == "json":
+        _print_json(writer, data, state, nodes, seconds)
+        writer.flush()
+        return
+    table = Table(writer, ("NODE", "ADDRESS", ">PID", "METRICS", "DATA"))
+    for spec, about in nodes.about():
+        http = f"http://{about['http']}/metrics" if about.get("http") else "-"
+        table.row(
+            spec.title.replace("-", " "),
+            f"127.0.0.1:{spec.port}",
+            str(about.get("pid", "")),
+            http,
+            str(spec.directory),
+        )
+    table.end()
+    port = "" if state.port == 9092 else f" -b {state.bootstrap}"
+    here = "" if str(data) == DATA else f" --data {data}"
+    writer.line()
+    writer.line(f"ready in {seconds:.1f} s at {state.bootstrap}; logs are in {data}/*.log")
+    writer.line()
+    writer.line(f"  tidelog{port} topic create orders -p 3")
+    writer.line(f"  seq 10 | tidelog{port} produce orders")
+    writer.line(f"  tidelog{port} consume orders -o start --exit")
+    writer.line(
+        f'  spark.read.format("tidelog").option("bootstrap.servers", "{state.bootstrap}")'
+        '.option("subscribe", "orders").load()'
+    )
+    writer.line()
+    writer.line(f"stop it with `tidelog down{here}`" if detached else "stop it with Ctrl-C")
+    writer.flush()
+
+
+def _print_json(writer: Any, data: Path, state: "State", nodes: "Supervision", seconds: float) -> None:
+    import json  # noqa: PLC0415
+
+    for spec, about in nodes.about():
+        node = {key: about.get(key) for key in ("role", "id", "host", "port", "http", "pid", "data")}
+        writer.line(json.dumps({"type": "node", **node, "log": str(data / f"{spec.title}.log")}))
+    ready = {"type": "ready", "bootstrap": state.bootstrap, "seconds": round(seconds, 3), "data": str(data)}
+    writer.line(json.dumps(ready | {"brokers": state.brokers, "controllers": state.controllers}))
