@@ -1,10 +1,14 @@
 """`tidelog broker start`: a broker that is this process."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
-from tidelog.cli.node.command import Asked, NodeVerb, gather, node_options
+from tidelog.cli.node.command import NodeVerb, by_setting, node_options
+
+if TYPE_CHECKING:
+    from tidelog.cli.node.asked import Asked
 
 
 @click.command(
@@ -31,28 +35,13 @@ def start(ctx: click.Context, /, config: str | None, pairs: Sequence[str], **fla
     Settings have Kafka's names. What a flag or -X says wins over the environment (TIDELOG_BROKER_RACK for broker.rack),
     and that over the file.
     """
-    asked = gather(
-        ctx,
-        "broker",
-        config,
-        pairs,
-        {
-            "node.id": flags["node_id"],
-            "listeners": flags["listen"],
-            "advertised.listeners": flags["advertise"],
-            "controller.quorum.voters": flags["controllers"],
-            "log.dir": flags["data"],
-            "broker.rack": flags["rack"],
-            "http.listener": flags["http"],
-            "ready.file": flags["ready_file"],
-            "logging.format": flags["log_format"],
-            "logging.level": flags["log_level"],
-        },
-    )
-    return _start(asked)
+    # Imported here because a help page must not pay for it.
+    from tidelog.cli.node.asked import gather  # noqa: PLC0415
+
+    return _start(gather(ctx, "broker", config, pairs, by_setting(flags)))
 
 
-def _start(asked: Asked) -> int:
+def _start(asked: "Asked") -> int:
     # Imported here because a help page must not pay for them.
     from tidelog.broker.config import FIELDS, BrokerConfig  # noqa: PLC0415
     from tidelog.cli.broker.node import BrokerNode  # noqa: PLC0415

@@ -1,12 +1,15 @@
 """`tidelog controller start`: a controller that is this process."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from tidelog.cli.node.command import Asked, NodeVerb, gather, node_options
+from tidelog.cli.node.command import NodeVerb, by_setting, node_options
 from tidelog.cli.options import Address
+
+if TYPE_CHECKING:
+    from tidelog.cli.node.asked import Asked
 
 FILES: Final = 512
 """Log files that may be open at once: those of one log, and what `OpenSegments` allows."""
@@ -33,26 +36,13 @@ def start(ctx: click.Context, /, config: str | None, pairs: Sequence[str], **fla
     Settings have Kafka's names. What a flag or -X says wins over the environment (TIDELOG_NUM_PARTITIONS for
     num.partitions), and that over the file.
     """
-    asked = gather(
-        ctx,
-        "controller",
-        config,
-        pairs,
-        {
-            "node.id": flags["node_id"],
-            "listeners": flags["listen"],
-            "controller.quorum.voters": flags["quorum"],
-            "log.dir": flags["data"],
-            "http.listener": flags["http"],
-            "ready.file": flags["ready_file"],
-            "logging.format": flags["log_format"],
-            "logging.level": flags["log_level"],
-        },
-    )
-    return _start(asked)
+    # Imported here because a help page must not pay for it.
+    from tidelog.cli.node.asked import gather  # noqa: PLC0415
+
+    return _start(gather(ctx, "controller", config, pairs, by_setting(flags)))
 
 
-def _start(asked: Asked) -> int:
+def _start(asked: "Asked") -> int:
     # Imported here because a help page must not pay for them.
     from tidelog.cli.controller.node import ControllerNode  # noqa: PLC0415
     from tidelog.cli.node.begin import begin  # noqa: PLC0415

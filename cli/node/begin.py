@@ -2,12 +2,16 @@
 
 import logging
 import os
+from typing import Final
 
 from tidelog.cli.node import logs
-from tidelog.cli.node.command import DESCRIPTORS_BESIDE, Asked
+from tidelog.cli.node.asked import Asked
 from tidelog.cli.node.machine import look_at, raise_descriptors, refuse_without_asserts
 from tidelog.cli.node.process import Launch, Make, serve
 from tidelog.cli.options import Address
+
+DESCRIPTORS_BESIDE: Final = 100
+"""Files and sockets beside those that settings count: the program's own, checkpoints, connections to other nodes."""
 
 logger = logging.getLogger(__name__)
 
