@@ -1,6 +1,6 @@
 # A few words; each is one command that can be typed without make.
 
-.PHONY: setup check test simulate mutants bench fuzz model evidence docs transcripts demo lock
+.PHONY: setup check test simulate chaos mutants bench fuzz model evidence docs transcripts demo lock
 
 setup: ## make .venv ready
 	@root="$(CURDIR)"; . ./scripts/env.sh
@@ -16,6 +16,9 @@ test: ## every test
 
 simulate: setup ## storms over simulated clusters: SEED=7 for one, SEEDS=1000 for many
 	scripts/simulate $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),20)) $(if $(SECONDS),--seconds $(SECONDS))
+
+chaos: setup ## hurt clusters of real processes under load: MINUTES=30
+	scripts/chaos --minutes $(or $(MINUTES),5)
 
 mutants: setup ## undo each rule (docs/RULES.md), then look for fresh seeds of storms that catch each planted bug
 	.venv/bin/python -m pytest -q tests/test_rules.py
@@ -35,6 +38,7 @@ evidence: setup ## tell which of the long runs that were kept still count
 	scripts/fuzz --check
 	-scripts/model --check
 	scripts/simulate --check
+	scripts/chaos --check
 
 docs: setup ## regenerate docs/PROTOCOL.md and docs/RULES.md
 	scripts/docs

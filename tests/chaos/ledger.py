@@ -7,7 +7,8 @@ a record alone shows whether it is whole, in its place, and there for the first 
     acknowledged   told that it is committed, and where
     unknown        sent, and never told: it may be there, once
     refused        told that it was not written: it must not be there
-    unsafe         sent with acks=1: it may be lost, unless somebody has read it
+    unsafe         sent with acks=1, and so without numbers: it may be lost, unless somebody has read it, or be there
+                   several times
 
 What a `Ledger` protects, each a kind of `Verdict`: nothing acknowledged is lost (I-1), nothing is there twice (I-69),
 order is kept within a stream (I-73), what was read stays as it was read, above all what was read too early (I-70).
@@ -27,6 +28,8 @@ _NUMBER_BITS: Final = 40
 
 UNKNOWN: Final = -1
 REFUSED: Final = -2
+SOMEWHERE: Final = -3
+"""Acknowledged, and nobody could say where: it must be there."""
 
 LOST: Final = "lost"
 TWICE: Final = "twice"
@@ -61,8 +64,9 @@ class Stream:
         return head.ljust(size, b".")
 
     def acknowledged(self, first: int, base_offset: int, count: int) -> None:
-        """Records `first` and following stand at `base_offset` and following."""
-        self.offsets[first : first + count] = array("q", range(base_offset, base_offset + count))
+        """Records `first` and following stand at `base_offset` and following; -1: nobody says where."""
+        places = range(base_offset, base_offset + count) if base_offset >= 0 else [SOMEWHERE] * count
+        self.offsets[first : first + count] = array("q", places)
 
     def refused(self, first: int, count: int) -> None:
         """They were not written, and never will be."""
@@ -178,6 +182,8 @@ class Ledger:
             places = found.get(number)
             if places is None or record >= len(places):
                 self.verdict.condemn(FOREIGN, f"record {record} of stream {number} at {partition}:{offset}")
+            elif streams[number].unsafe:
+                places[record] = offset
             elif places[record] != UNKNOWN:
                 self.verdict.condemn(
                     TWICE, f"record {record} of stream {number} at {partition}:{places[record]} and {offset}"
@@ -200,10 +206,13 @@ class Ledger:
             what = f"record {record} of stream {stream.number}, partition {stream.partition}"
             if told == REFUSED:
                 self.verdict.condemn(REFUSED_YET_THERE, f"{what}, at {place}")
+            elif place != UNKNOWN and (stream.unsafe or told == SOMEWHERE):
+                continue
             elif place != UNKNOWN:
                 self.verdict.condemn(MISPLACED, f"{what}: told {told}, is at {place}")
             elif not stream.unsafe:
-                self.verdict.condemn(LOST, f"{what}, acknowledged at {told}")
+                where = "" if told == SOMEWHERE else f" at {told}"
+                self.verdict.condemn(LOST, f"{what}, acknowledged{where}")
 
     def _judge_reads(self, partition: int, final: dict[int, int]) -> None:
         for reads in self.reads:

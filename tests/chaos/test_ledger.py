@@ -62,6 +62,11 @@ def test_one_that_was_sent_with_acks_1_may_be_lost_but_not_if_it_was_read() -> N
     assert run.judged(without) == {UNREAD: 1}
 
 
+def test_one_that_was_sent_with_acks_1_may_be_there_twice() -> None:
+    run = Run(unsafe=True)
+    assert run.judged({**dict(enumerate(run.log)), 10: run.log[8]}) == {}
+
+
 def test_a_record_that_is_there_twice_is_seen() -> None:
     run = Run()
     assert run.judged({**dict(enumerate(run.log)), 10: run.log[9]}) == {TWICE: 1}
@@ -122,3 +127,12 @@ def test_a_record_of_another_partition_is_foreign() -> None:
     run = Run()
     stray = run.ledger.stream(4).next_value(SIZE)
     assert run.judged({**dict(enumerate(run.log)), 10: stray}) == {FOREIGN: 1}
+
+
+def test_what_was_acknowledged_without_a_place_may_stand_anywhere_but_must_be_there() -> None:
+    run = Run()
+    run.theirs.acknowledged(4, -1, 1)
+    assert run.judged() == {}
+    run = Run()
+    run.theirs.acknowledged(4, -1, 1)
+    assert run.judged(dict(list(enumerate(run.log))[:-1])) == {LOST: 1}

@@ -1,0 +1,91 @@
+"""Real processes under kills, stops, restarts, cuts and load: nothing acknowledged is lost, and liars are condemned.
+
+A longer run: `make chaos MINUTES=30`.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.ledger import CHANGED, LOST, TWICE, UNREAD
+from tests.chaos.planted_node import PLANTS
+from tests.chaos.run import SETTINGS, Run
+from tests.chaos.weather import (
+    Fault,
+    kill_all,
+    kill_the_second_later,
+    kill_two,
+    kill_unfollowed,
+    lose_answers,
+)
+from tidelog.testing import Cluster
+from tidelog.testing.processes import ProcessNode
+
+SECONDS = 60
+RECORDS = 100_000
+
+
+def cluster(directory: Path, *, controllers: int) -> Cluster:
+    return Cluster(3, controllers, processes=True, proxied=True, settings=SETTINGS, directory=directory)
+
+
+async def run(
+    directory: Path,
+    *,
+    faults: Sequence[Fault],
+    controllers: int = 1,
+    min_isr: int = 2,
+) -> Run:
+    async with cluster(directory, controllers=controllers) as there:
+        storm = Run(there, seed=1, faults=faults, min_isr=min_isr)
+        await storm.storm(0, 1)
+        await storm.judge()
+    return storm
+
+
+async def test_a_minute_of_every_fault_loses_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seed = int.from_bytes(os.urandom(4), "big")
+    async with cluster(tmp_path, controllers=3) as there:
+        storm = Run(there, seed)
+        await storm.storm(SECONDS, RECORDS)
+        await storm.judge()
+    with capsys.disabled():
+        print("", f"chaos, seed {seed}", *storm.report.lines(), sep="\n  ")  # noqa: T201
+    assert storm.ledger.verdict.is_innocent, f"seed {seed}: {storm.ledger.verdict}"
+    assert storm.forecast.came["kill_leader"] >= 5
+    assert storm.report.acknowledged >= RECORDS
+    assert storm.report.there >= storm.report.acknowledged
+
+
+@pytest.mark.parametrize("min_isr", [1, 2])
+async def test_two_of_three_killed_at_once_or_one_by_one_lose_nothing(tmp_path: Path, min_isr: int) -> None:
+    faults = (kill_two, kill_the_second_later, kill_all, kill_two)
+    storm = await run(tmp_path, faults=faults, min_isr=min_isr)
+    assert storm.ledger.verdict.is_innocent, str(storm.ledger.verdict)
+    assert storm.report.acknowledged > 0
+
+
+CONDEMNED = {
+    "acknowledged_before_replication": ((kill_unfollowed, kill_unfollowed), {LOST}),
+    "reads_above_the_high_watermark": ((kill_unfollowed, kill_unfollowed), {UNREAD, CHANGED}),
+    "duplicates_are_appended": ((lose_answers, lose_answers), {TWICE}),
+}
+
+
+@pytest.mark.parametrize("name", PLANTS)
+async def test_a_cluster_that_lies_is_condemned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    faults, kinds = CONDEMNED[name]
+    monkeypatch.setattr(ProcessNode, "program", ("tests.chaos.planted_node", name))
+    storm = await run(tmp_path, faults=faults)
+    assert kinds & storm.ledger.verdict.counts.keys(), f"the judge believed it: {storm.ledger.verdict}"
+
+
+async def test_an_honest_one_is_innocent_of_the_same(tmp_path: Path) -> None:
+    storm = await run(tmp_path, faults=(kill_unfollowed, lose_answers, kill_unfollowed))
+    assert storm.ledger.verdict.is_innocent, str(storm.ledger.verdict)
