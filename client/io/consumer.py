@@ -46,7 +46,7 @@ from tidelog.protocol.messages import (
 from tidelog.protocol.types import NO_OFFSET, Offset, TopicPartition
 
 if TYPE_CHECKING:
-    from tidelog.client.io.client import Client
+    from tidelog.client.io.session import Session
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class OffsetAndTimestamp(NamedTuple):
 class Consumer:
     """See the module. Made by `Client.consumer`."""
 
-    def __init__(self, client: "Client", topics: Iterable[str], config: ConsumerConfig) -> None:
+    def __init__(self, client: "Session", topics: Iterable[str], config: ConsumerConfig) -> None:
         if config.group is not None:
             raise Unsupported(
                 f"group={config.group!r}: consumer groups are not there yet; leave it out to read all partitions"

@@ -30,7 +30,7 @@ from tidelog.protocol.messages import (
 from tidelog.protocol.types import BrokerId
 
 if TYPE_CHECKING:
-    from tidelog.client.io.client import Client
+    from tidelog.client.io.session import Session
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ _HASTY_LOOKS: Final = 30
 class Fetcher:
     """See the module. `learn`: the client knows more about a topic."""
 
-    def __init__(self, client: "Client", config: ConsumerConfig, learn: Callable[[str], None]) -> None:
+    def __init__(self, client: "Session", config: ConsumerConfig, learn: Callable[[str], None]) -> None:
         self.config = config
         self.fetching = Fetching(config, client.config.rack, self._backoff_ms)
         self.arrived = asyncio.Event()

@@ -30,7 +30,7 @@ from tidelog.client.records import Landed, RecordMetadata
 from tidelog.protocol.errors import ClientClosed, DeliveryError, RequestTimedOut
 
 if TYPE_CHECKING:
-    from tidelog.client.io.client import Client
+    from tidelog.client.io.session import Session
 
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ class Producer:
     """See the module. Made by `Client.producer`."""
 
     def __init__(
-        self, client: "Client", config: ProducerConfig, *, wall_ms: Callable[[], int] | None = None
+        self, client: "Session", config: ProducerConfig, *, wall_ms: Callable[[], int] | None = None
     ) -> None:
         self.config = config
         self._client = client

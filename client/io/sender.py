@@ -40,7 +40,7 @@ from tidelog.protocol.messages import (
 from tidelog.protocol.types import BrokerId
 
 if TYPE_CHECKING:
-    from tidelog.client.io.client import Client
+    from tidelog.client.io.session import Session
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Sender(Generic[H]):
 
     def __init__(
         self,
-        client: "Client",
+        client: "Session",
         config: ProducerConfig,
         handle: Callable[[Batch, int], H],
         *,
