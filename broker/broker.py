@@ -167,7 +167,8 @@ class Broker:
         if self._stop_asked.is_set():
             return "the broker is stopping"
         if not self.serving:
-            return "the broker has not joined the cluster yet"
+            refusal = self._membership.refusal if hasattr(self, "_membership") else ""
+            return "the broker has not joined the cluster yet" + (f": {refusal}" if refusal else "")
         if not self.replicas.has_lease(self._clocks.boot_ms()):
             return "the broker holds no lease: the controller has fenced it, or does not answer"
         return None

@@ -68,6 +68,8 @@ class Membership:
         self._relieved = asyncio.Event()
         self.alive = asyncio.Event()
         """Set once the controller has counted this process among the living."""
+        self.refusal = ""
+        """Why the controller did not register this process when it was last asked."""
 
     # ── coming ────────────────────────────────────────────────────────────────────────────────────
 
@@ -83,7 +85,7 @@ class Membership:
                 continue
             assert isinstance(reply, RegisterBrokerReply), reply
             if not reply.error:
-                self.epoch = reply.broker_epoch
+                self.epoch, self.refusal = reply.broker_epoch, ""
                 return bytes.fromhex(reply.cluster_id)
             refusal = error_of(reply.error, reply.message or "")
             if reply.start and self._life.count_on(reply.start):
@@ -91,7 +93,8 @@ class Membership:
                 continue
             if not (refusal.retriable or isinstance(refusal, DuplicateBrokerRegistration)):
                 raise refusal
-            logger.info("broker.not_registered reason=%s", refusal)
+            self.refusal = str(refusal)
+            logger.warning("broker.not_registered reason=%s", refusal)
             await asyncio.sleep(self._rng.uniform(0.5, 1.0))
 
     def _registration(self, quorum_epoch: Epoch, host: str, port: int) -> RegisterBroker:

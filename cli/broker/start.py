@@ -1,7 +1,7 @@
 """`tidelog broker start`: a broker that is this process."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -9,6 +9,9 @@ from tidelog.cli.node.command import NodeVerb, by_setting, node_options
 
 if TYPE_CHECKING:
     from tidelog.cli.node.asked import Asked
+
+EVERYWHERE: Final = frozenset({"0.0.0.0", "::", "0"})  # noqa: S104 -- what is refused
+"""Hosts that mean every address of a machine."""
 
 
 @click.command(
@@ -53,6 +56,8 @@ def _start(asked: "Asked") -> int:
     listen = asked.address("listeners", "127.0.0.1:9092")
     assert listen is not None
     advertise = asked.address("advertised.listeners")
+    if advertise is not None and advertise.host in EVERYWHERE:
+        raise asked.misused(f"--advertise {advertise} is no address of one machine: say where others find it")
     number = int(asked.needed("node.id", "which broker this is, as --id 1"))
     controllers = asked.needed(
         "controller.quorum.voters", "the controllers, as --controllers 1@127.0.0.1:9192"

@@ -83,8 +83,12 @@ def gather(
         raise click.UsageError(str(error), ctx) from error
     asked = Asked(ctx, role, said)
     ready_file = asked.text("ready.file")
-    if ready_file is not None and not os.path.isdir(os.path.dirname(os.path.abspath(ready_file))):
-        raise asked.misused(f"--ready-file {ready_file}: there is no such directory")
+    if ready_file is not None:
+        home = os.path.dirname(os.path.abspath(ready_file))
+        if not os.path.isdir(home):
+            raise asked.misused(f"--ready-file {ready_file}: there is no such directory")
+        if os.path.isdir(ready_file) or not os.access(home, os.W_OK):
+            raise asked.misused(f"--ready-file {ready_file}: it cannot be written")
     return asked
 
 

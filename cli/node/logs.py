@@ -12,13 +12,15 @@ command; a stderr that nobody reads any more disturbs nothing.
 
 import json
 import logging
+import os
 import re
+import select
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, TextIO
+from typing import Any, Final, NamedTuple
 
 _EVENT: Final = re.compile(r"%s|(?:%s|[a-z][a-z0-9_]*)(?:\.[a-z0-9_]+)+")
 _FIELD: Final = re.compile(r"(?:^|(?<=\s))([a-z][a-z0-9_]*)=")
@@ -184,27 +186,42 @@ class Moderation(logging.Filter):
 
 
 class Stderr(logging.Handler):
-    """Lines to a stream. Where nobody reads any more, nothing is said, and nothing breaks."""
+    """Lines to a file descriptor. Where nobody reads, nothing is said, and nothing waits.
 
-    def __init__(self, stream: Callable[[], TextIO]) -> None:
+    A pipe that is full would stop the whole node until somebody reads it. One that is ready takes `PIPE_BUF` bytes, so
+    that much is written at a time.
+    """
+
+    def __init__(self, descriptor: int) -> None:
         super().__init__()
-        self._stream = stream
+        self._descriptor = descriptor
+        self._unsaid = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the line."""
+        """Write the line, if there is room for it."""
+        line = f"{self.format(record)}\n".encode("utf-8", "backslashreplace")
+        if self._unsaid:
+            line = f"({self._unsaid} lines before this one were not read in time)\n".encode() + line
         try:
-            stream = self._stream()
-            stream.write(self.format(record) + "\n")
-            stream.flush()
+            said = self._write(line)
         except (OSError, ValueError):
-            pass
+            return  # it was closed: there is nobody to tell
+        self._unsaid = 0 if said else self._unsaid + 1
+
+    def _write(self, line: bytes) -> bool:
+        """Whether there was room for at least the beginning."""
+        for at in range(0, len(line), select.PIPE_BUF):
+            if not select.select((), (self._descriptor,), (), 0)[1]:
+                return at > 0
+            os.write(self._descriptor, line[at : at + select.PIPE_BUF])
+        return True
 
 
 def set_up(level: str, layout: str, *, colour: bool) -> Moderation:
     """Let everything that is logged in this process go to stderr, moderated. `auto` is JSON but on a terminal."""
     on_terminal = sys.stderr.isatty()
     pretty = on_terminal if layout == "auto" else layout == "pretty"
-    handler, moderation = Stderr(lambda: sys.stderr), Moderation()
+    handler, moderation = Stderr(sys.stderr.fileno()), Moderation()
     handler.setFormatter(Pretty(colour=colour and on_terminal) if pretty else Json())
     handler.addFilter(moderation)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -152,6 +152,18 @@ def test_unreachable_controllers_are_named_while_it_keeps_trying(start: Start) -
     assert broker.stop() == 0
 
 
+def test_a_second_broker_of_the_same_number_says_why_it_waits(start: Start, controller: Process) -> None:
+    first = broker_of(start, controller)
+    first.ready()
+    second = broker_of(start, controller, "--http", f"{HOST}:0", name="b2")
+    [warning, *_] = second.until(lambda: second.events("broker.not_registered"), "it says so")
+    [listening] = second.events("http.listening")
+    status, why = get(f"{HOST}:{listening['port']}", "/readyz")
+    assert (status, warning["level"]) == (503, "warning")
+    assert why == f"the broker has not joined the cluster yet: {warning['reason']}\n"
+    assert (first.stop(), second.stop()) == (0, 0)
+
+
 def test_a_broker_comes_back_to_its_data(start: Start, controller: Process) -> None:
     first = broker_of(start, controller)
     first.ready()

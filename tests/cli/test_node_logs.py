@@ -2,12 +2,13 @@
 
 import json
 import logging
+import os
 import sys
 from typing import Any
 
 import pytest
 
-from tidelog.cli.node.logs import BURST, EVERY_S, Json, Moderation, Pretty, Stderr, fields_of
+from tidelog.cli.node.logs import BURST, EVERY_S, Json, Moderation, Pretty, Stderr, fields_of, set_up
 
 
 def record(template: str, *args: Any, level: int = logging.INFO, at: float = 0.0) -> logging.LogRecord:
@@ -109,12 +110,53 @@ def test_what_is_critical_always_passes() -> None:
     assert all(moderation.filter(record("a.b", level=logging.CRITICAL)) for _ in range(100))
 
 
-def test_a_stderr_that_nobody_reads_disturbs_nothing() -> None:
-    class Gone:
-        def write(self, _text: str) -> None:
-            raise BrokenPipeError
+def test_a_stderr_that_was_closed_disturbs_nothing() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    handler = Stderr(writing)
+    handler.emit(record("a.b"))
+    os.close(writing)
+    handler.emit(record("a.b"))
 
-        def flush(self) -> None:
-            raise BrokenPipeError
 
-    Stderr(Gone).emit(record("a.b"))  # type: ignore[arg-type]  # all that it uses
+def test_a_stderr_that_nobody_reads_stops_nothing_and_says_so_later() -> None:
+    reading, writing = os.pipe()
+    handler = Stderr(writing)
+    handler.setFormatter(Pretty(colour=False))
+    for n in range(5000):
+        handler.emit(record("a.b id=%d text=%s", n, "x" * 100))
+    first = os.read(reading, 1 << 20)
+    assert first.endswith(b"\n")
+    handler.emit(record("c.d"))
+    unsaid = 5000 - first.count(b"\n")
+    assert os.read(reading, 1 << 20).startswith(
+        f"({unsaid} lines before this one were not read in time)\n".encode()
+    )
+    os.close(reading)
+    os.close(writing)
+
+
+@pytest.mark.parametrize(
+    ("layout", "on_terminal", "pretty"),
+    [("auto", True, True), ("auto", False, False), ("pretty", False, True), ("json", True, False)],
+)
+def test_people_on_a_terminal_are_told_in_words_and_programs_in_json(
+    layout: str, on_terminal: bool, pretty: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w") as stderr:
+        monkeypatch.setattr(stderr, "isatty", lambda: on_terminal)
+        monkeypatch.setattr(sys, "stderr", stderr)
+        root = logging.getLogger()
+        before = root.handlers[:], root.level
+        try:
+            set_up("info", layout, colour=False)
+            logging.getLogger("tidelog.x").info("a.b id=%d", 1)
+        finally:
+            logging.captureWarnings(False)
+            root.handlers[:], level = before
+            root.setLevel(level)
+    said = os.read(reading, 1 << 16).decode()
+    os.close(reading)
+    assert said.startswith("{") is not pretty
+    assert "\x1b" not in said
