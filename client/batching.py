@@ -80,7 +80,8 @@ class Batch:
         self.number = number
         """Batches of a lane are sent in the order of their numbers."""
         self.values: list[bytes | None] = []
-        self.keys: list[bytes | None] = []
+        self.keys: list[bytes | None] | None = None
+        """None: no record has one."""
         self.headers: dict[int, GivenHeaders] | None = None
         self.explicit: dict[int, int] | None = None
         """Times that records were given, by their places."""
@@ -128,6 +129,21 @@ class Batch:
         self.starts.append(len(self.values))
         self.times.append(now_ms)
 
+    def add_key(self, key: bytes | None, place: int) -> None:
+        """The key of the record with that place, which is the last one."""
+        if self.keys is None:
+            self.keys = [None] * place
+        self.keys.append(key)
+
+    def add_more(self, place: int, timestamp_ms: int | None, headers: GivenHeaders | None) -> None:
+        """What few records have."""
+        if timestamp_ms is not None:
+            self.explicit = self.explicit or {}
+            self.explicit[place] = timestamp_ms
+        if headers:
+            self.headers = self.headers or {}
+            self.headers[place] = headers
+
     def timestamp_ms(self, place: int) -> int:
         """A record's time."""
         if self.append_ms != NO_TIMESTAMP:
@@ -165,7 +181,7 @@ class Batch:
             base_sequence=sequence,
         )
         self.data, self.sequence = data, sequence
-        self.values, self.keys, self.headers = [], [], None
+        self.values, self.keys, self.headers = [], None, None
         return data
 
     def listen(self, listener: Callable[[], None]) -> None:
@@ -181,7 +197,7 @@ class Batch:
         self.done, self.error = True, error
         self.count = len(self)
         self.data, self.shipment = None, None
-        self.values, self.keys, self.headers = [], [], None
+        self.values, self.keys, self.headers = [], None, None
         listeners, self.listeners = self.listeners, None
         for listener in listeners or ():
             listener()
@@ -277,18 +293,19 @@ class Accumulator(Generic[H]):
         self.room = buffer_memory
         """How many bytes more may come."""
         self.held = False
-        """Whether `append` refuses all but who is next in the queue: others wait already, or it is time to breathe."""
+        """See `hold`."""
+        self._taking = self.topics
         self.waiting = 0
         self.stale = True
         """Whether time has passed since the wall clock was read."""
-        self._batch_size = batch_size
+        self._batch_size = min(batch_size, buffer_memory)
         self._record_size_max = min(record_size_max, buffer_memory)
         self._delivery_timeout_ms = delivery_timeout_ms
         self._rng = rng
         self._handle = handle
         self._now_ms = now_ms
         self._read_wall_ms = wall_ms
-        self._wall_ms = 0
+        self._wall_ms = -2
         self._wake = wake
         self._clock_read = clock_read
         self._hashes = Hashes()
@@ -341,78 +358,66 @@ class Accumulator(Generic[H]):
 
         `first`: this record is the next in the queue of those that wait.
         """
-        topic = self.topics.get(name)
-        if topic is None or (self.held and not first):
-            return None
+        topic = self._taking.get(name)
+        if topic is None:
+            topic = self.topics.get(name) if first else None
+            if topic is None:
+                return None
         if type(value) is bytes:
             size = len(value) + RECORD_OVERHEAD
         else:
             value, size = plain(value, "value")
-        if key is not None:
-            if type(key) is not bytes:
-                key, _ = plain(key, "key")
-                assert key is not None
-            size += len(key)
-        if headers:
-            size += _size_of(headers)
-        if partition is not None:
-            lane = topic.lane(partition)
-        elif key is not None:
-            lane = topic.lanes[self._hashes[key] % len(topic.lanes)]
-        else:
+        if key is None and partition is None:
             lane = topic.sticky
-        if size > self.room:
-            self.check_size(size, name)
-            return None
-        if self.stale:
-            self._look_at_the_clock()
+        else:
+            if key is not None:
+                if type(key) is not bytes:
+                    key = plain(key, "key")[0] or b""
+                size += len(key)
+            if partition is not None:
+                lane = topic.lane(partition)
+            else:
+                lane = topic.lanes[self._hashes[key or b""] % len(topic.lanes)]
+        if timestamp_ms is not None or headers:
+            size += _size_of(timestamp_ms, headers or ())
         batch = lane.open
-        if batch is None or batch.room < size:
-            if partition is None and key is None and batch is not None:
-                self.close(lane)
-                self.held = True  # a batch is full: let others run before more is made
-                lane = topic.sticky
-                batch = lane.open
-            if batch is None or batch.room < size:
-                batch = self._open(lane, size, name)
+        if batch is None or batch.room < size or batch.clock_ms != self._wall_ms:
+            batch = self._ready(lane, size, sticky=key is None and partition is None)
+            if batch is None:
+                return None
         batch.room -= size
-        self.room -= size
         values = batch.values
         place = len(values)
-        if batch.clock_ms != self._wall_ms:
-            batch.mark(self._wall_ms)
         values.append(value)
-        batch.keys.append(key)
-        if timestamp_ms is not None:
-            batch.explicit = batch.explicit or {}
-            batch.explicit[place] = _time(timestamp_ms)
-        if headers:
-            batch.headers = batch.headers or {}
-            batch.headers[place] = headers
+        if key is not None or batch.keys is not None:
+            batch.add_key(key, place)
+        if timestamp_ms is not None or headers:
+            batch.add_more(place, timestamp_ms, headers)
         return self._handle(batch, place)
 
     def extend(
-        self, lane: Lane, values: list[bytes | None], keys: list[bytes | None], size: int
-    ) -> tuple[Batch, int]:
-        """Put checked records of that size, which fit into a batch and into the room, behind one another."""
-        assert size <= self.room, f"{size} bytes do not fit into {self.room}"
-        if self.stale:
-            self._look_at_the_clock()
-        batch = lane.open
-        if batch is None or batch.room < size:
-            batch = self._open(lane, size, lane.topic.name)
+        self, lane: Lane, values: list[bytes | None], keys: list[bytes | None] | None, size: int
+    ) -> tuple[Batch, int] | None:
+        """Put checked records of that size, which fit into one batch, behind one another; None: there is no room."""
+        batch = self._ready(lane, size)
+        if batch is None:
+            return None
         batch.room -= size
-        self.room -= size
         place = len(batch.values)
-        if batch.clock_ms != self._wall_ms:
-            batch.mark(self._wall_ms)
         batch.values += values
-        batch.keys += keys
+        if keys is not None or batch.keys is not None:
+            batch.keys = [None] * place if batch.keys is None else batch.keys
+            batch.keys += [None] * len(values) if keys is None else keys
         return batch, place
+
+    def hold(self, *, back: bool) -> None:
+        """Whether `append` refuses all but who is next in the queue: others wait already, or it is time to breathe."""
+        self.held = back
+        self._taking = {} if back else self.topics
 
     def room_in(self, lane: Lane) -> int:
         """How many bytes go into the lane's open batch, or into the one that would be opened."""
-        return min(self._batch_size if lane.open is None else lane.open.room, self.buffer_memory)
+        return self._batch_size if lane.open is None else lane.open.room
 
     def check_size(self, size: int, name: str) -> None:
         """Refuse a record that can never be sent."""
@@ -434,6 +439,7 @@ class Accumulator(Generic[H]):
         lane.open = None
         batch.count = len(batch.values)
         batch.size -= batch.room
+        self.room += batch.room
         lane.queue.append(batch)
         topic = lane.topic
         if topic.sticky is lane and len(topic.lanes) > 1:
@@ -445,21 +451,49 @@ class Accumulator(Generic[H]):
         lane = batch.lane
         if lane.open is batch:
             lane.open = None
-            batch.size -= batch.room
         self.room += batch.size
         del self.outstanding[batch]
 
     # ── how ───────────────────────────────────────────────────────────────────────────────────────
 
-    def _open(self, lane: Lane, size: int, name: str) -> Batch:
-        """A new batch, with room for what is to come into it first."""
-        self.check_size(size, name)
+    def _ready(self, lane: Lane, size: int, *, sticky: bool = False) -> Batch | None:
+        """The open batch that has room for so much, marked with the time; None: there is no room for another batch.
+
+        `sticky`: any partition will do, so when this one's batch is full the next one's is filled.
+        """
+        batch = lane.open
+        if batch is not None and batch.room < size:
+            self.check_size(size, lane.topic.name)
+            self.close(lane)
+            self.hold(back=True)  # a batch is full: let others run before more is made
+            if sticky:
+                lane = lane.topic.sticky
+            batch = lane.open
+        if batch is None or batch.room < size:
+            batch = self._open(lane, size)
+            if batch is None:
+                return None
+        if self.stale:
+            self._wall_ms = self._read_wall_ms()
+            self.stale = False
+            self._clock_read()
+        if batch.clock_ms != self._wall_ms:
+            batch.mark(self._wall_ms)
+        return batch
+
+    def _open(self, lane: Lane, size: int) -> Batch | None:
+        """A new batch; its whole room is taken now, and what is left of it given back when it is closed."""
+        self.check_size(size, lane.topic.name)
+        room = max(self._batch_size, size)
+        if room > self.room:
+            self._squeeze()
+            if room > self.room:
+                return None
         if lane.open is not None:
             self.close(lane)
-            self.held = True
+        self.room -= room
         now_ms = self._now_ms()
         self._number += 1
-        room = max(self._batch_size, size)
         batch = Batch(lane, self._number, room, now_ms, now_ms + self._delivery_timeout_ms)
         lane.open = batch
         self.active[lane] = None
@@ -467,10 +501,16 @@ class Accumulator(Generic[H]):
         self._wake()
         return batch
 
-    def _look_at_the_clock(self) -> None:
-        self._wall_ms = self._read_wall_ms()
-        self.stale = False
-        self._clock_read()
+    def _squeeze(self) -> None:
+        """Close all batches, for what they have taken and do not need."""
+        for lane in self.active:
+            if lane.open is not None:
+                self.close(lane)
+
+    def time_passes(self) -> None:
+        """The clock has to be read again."""
+        self.stale = True
+        self._wall_ms = -2  # no batch is marked with it
 
 
 def plain(column: object, what: str) -> tuple[bytes | None, int]:
@@ -483,8 +523,10 @@ def plain(column: object, what: str) -> tuple[bytes | None, int]:
     raise InvalidRecord(f"a record's {what} is bytes or None, not {type(column).__name__}")
 
 
-def _size_of(headers: Sequence[Any]) -> int:
-    """What headers take; refused now, when only this record is refused with them."""
+def _size_of(timestamp_ms: object, headers: Sequence[Any]) -> int:
+    """What they take; refused now, when only this record is refused with them."""
+    if timestamp_ms is not None and not (type(timestamp_ms) is int and 0 <= timestamp_ms < 2**63):
+        raise InvalidRecord(f"a record's time is milliseconds since 1970, not {timestamp_ms!r}")
     size = 0
     for header in headers:
         if (
@@ -503,9 +545,3 @@ def _is_text(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _time(timestamp_ms: int) -> int:
-    if type(timestamp_ms) is not int or not 0 <= timestamp_ms < 2**63:
-        raise InvalidRecord(f"a record's time is milliseconds since 1970, not {timestamp_ms!r}")
-    return timestamp_ms

@@ -137,17 +137,16 @@ class Portion:
         end = self._fitting(accumulator.room_in(lane))
         if end <= begin and lane.open is not None:
             accumulator.close(lane)
-            accumulator.held = True  # a batch is full: let others run before more is made
+            accumulator.hold(back=True)  # a batch is full: let others run before more is made
             lane = self._lane
             end = self._fitting(accumulator.room_in(lane))
         end = max(end, begin + 1)
-        size = ends[end] - ends[begin]
-        if size > accumulator.room:
+        keys = None if self._keys is None else self._keys[begin:end]
+        taken = accumulator.extend(lane, self._values[begin:end], keys, ends[end] - ends[begin])
+        if taken is None:
             return None
-        keys: Column = [None] * (end - begin) if self._keys is None else self._keys[begin:end]
-        batch, place = accumulator.extend(lane, self._values[begin:end], keys, size)
         self._begin = end
-        return Part(batch, place, end - begin)
+        return Part(*taken, end - begin)
 
     @property
     def _lane(self) -> Any:

@@ -213,7 +213,7 @@ class Producer:
 
     async def _close(self, timeout: float) -> None:
         self._freed()
-        self._accumulator.held = True
+        self._accumulator.hold(back=True)
         try:
             try:
                 await self.flush(timeout)
@@ -270,7 +270,7 @@ class Producer:
         await self._lanes(topic)
         breathe = not self._queued
         self._queued += 1
-        self._accumulator.held = True
+        self._accumulator.hold(back=True)
         try:
             async with self._door:
                 if breathe:
@@ -282,7 +282,7 @@ class Producer:
                 return done
         finally:
             self._queued -= 1
-            self._accumulator.held = self._queued > 0 or self._closed
+            self._accumulator.hold(back=self._queued > 0 or self._closed)
 
     async def _more_room(self) -> None:
         """Until anything ends: all batches do, at their deadlines at the latest."""

@@ -167,7 +167,7 @@ class Sender(Generic[H]):
         asyncio.get_running_loop().call_soon(self._time_passes)
 
     def _time_passes(self) -> None:
-        self.accumulator.stale = True
+        self.accumulator.time_passes()
 
     def _set_timer(self, wake_ms: float) -> None:
         if self._timer is not None:

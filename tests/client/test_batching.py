@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.client.producing import ID, Desk
+from tests.client.producing import Desk
 from tidelog.client.batching import RECORD_OVERHEAD, Batch
 from tidelog.client.columns import Columns
 from tidelog.client.sending import Told
@@ -24,7 +24,8 @@ def test_records_of_one_partition_share_a_batch_until_it_is_full() -> None:
 def test_a_full_batch_lets_others_run_before_the_next_record() -> None:
     desk = Desk(batch_size=100)
     desk.put(b"x" * 90)
-    assert not desk.accumulator.held
+    accepted = desk.accumulator.append("orders", b"v")
+    assert accepted is not None
     desk.put(b"x" * 90)
     assert desk.accumulator.held
     assert desk.accumulator.append("orders", b"v") is None
@@ -107,7 +108,7 @@ def test_each_record_has_the_time_when_it_was_given_or_the_one_that_it_was_given
     desk = Desk()
     batch = desk.put()
     desk.wall_ms += 20
-    desk.accumulator.stale = True
+    desk.accumulator.time_passes()
     desk.put()
     desk.accumulator.append("orders", b"v", None, 0, 77)
     assert [batch.timestamp_ms(place) for place in range(3)] == [50_000, 50_020, 77]
@@ -211,9 +212,15 @@ def test_columns_with_one_record_that_is_too_large_are_refused_whole() -> None:
 
 def test_a_columns_record_takes_the_room_of_a_single_one() -> None:
     desk = Desk()
-    desk.put(b"abc", key=b"k")
-    alone = desk.accumulator.room
+    batch = desk.put(b"abc", key=b"k")
+    alone = batch.room
     [portion] = Columns([b"abc"], [b"k"]).columns(desk.accumulator, desk.accumulator.topics["orders"], 0)
     assert portion.take() is not None
-    assert desk.accumulator.buffer_memory - alone == alone - desk.accumulator.room == 4 + RECORD_OVERHEAD
-    assert len(ID) == 16
+    assert batch.size - alone == alone - batch.room == 4 + RECORD_OVERHEAD
+
+
+def test_batches_that_are_hardly_filled_give_their_room_to_one_that_needs_it() -> None:
+    desk = Desk(buffer_memory=2000, leaders=(1, 1, 1))
+    first, second, third = (desk.put(partition=index) for index in range(3))
+    assert (first.room, len(first.lane.queue), len(second.lane.queue)) == (993, 1, 1)
+    assert third.lane.open is third
