@@ -27,6 +27,7 @@ from tidelog.broker.membership import Membership
 from tidelog.broker.partition import Partition
 from tidelog.broker.proposer import Proposer
 from tidelog.broker.replicas import Replicas
+from tidelog.broker.requests.cluster import describe_cluster
 from tidelog.broker.requests.context import Build, Clocks, Context, Told
 from tidelog.broker.requests.delete_records import delete_records
 from tidelog.broker.requests.fetch import fetch
@@ -50,6 +51,7 @@ from tidelog.protocol.errors import (
 from tidelog.protocol.io import Incoming, Listener, listen
 from tidelog.protocol.messages import (
     DeleteRecords,
+    DescribeCluster,
     EpochEnds,
     Fetch,
     Flushed,
@@ -125,6 +127,7 @@ class Broker:
             Fetch: fetch,
             Flushed: flushed,
             Metadata: metadata,
+            DescribeCluster: describe_cluster,
             ListOffsets: list_offsets,
             EpochEnds: epoch_ends,
             DeleteRecords: delete_records,

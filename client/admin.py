@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from tidelog.client.cluster import Broker
 from tidelog.protocol.errors import InvalidConfig, InvalidRequest, SeveralErrors, TidelogError, error_of
 from tidelog.protocol.messages import (
     EARLIEST,
@@ -14,7 +13,7 @@ from tidelog.protocol.messages import (
     ReplicaPlaces,
 )
 from tidelog.protocol.messages import NewTopic as NewTopicEntry
-from tidelog.protocol.types import BrokerId, Epoch, Offset, TopicPartition
+from tidelog.protocol.types import BrokerId, Epoch, TopicPartition
 
 ConfigValue: TypeAlias = str | int | float | bool
 """A setting's value; numbers and flags are written as Kafka does."""
@@ -52,18 +51,6 @@ class NewTopic:
             places(self.assignment),
             tuple(ConfigEntry(key, text_of(value)) for key, value in self.configs.items()),
         )
-
-
-class ClusterDescription(NamedTuple):
-    """The cluster, as one broker and the active controller see it."""
-
-    cluster_id: str
-    controller_id: BrokerId
-    """The active controller, an id among controllers."""
-    brokers: tuple[Broker, ...]
-    """Those that are alive, by id."""
-    metadata_offset: Offset
-    """How much of the metadata log the broker has read."""
 
 
 class Election(NamedTuple):

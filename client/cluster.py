@@ -44,6 +44,8 @@ class Partition(Struct, frozen=True, gc=False):
     isr: tuple[BrokerId, ...]
     offline: tuple[BrokerId, ...]
     """Those of the replicas that are not alive."""
+    elr: tuple[BrokerId, ...]
+    """Those outside the ISR that have every committed record."""
     shown_at: Offset
     """How much of the metadata log the answer reflected; -1: only a hint has said so."""
 
@@ -242,7 +244,7 @@ def topic_of(told: TopicMetadata, offset: Offset) -> Topic:
 
 def _partition(told: PartitionMetadata, offset: Offset) -> Partition:
     return Partition(
-        told.index, told.leader, told.leader_epoch, told.replicas, told.isr, told.offline, offset
+        told.index, told.leader, told.leader_epoch, told.replicas, told.isr, told.offline, told.elr, offset
     )
 
 

@@ -40,6 +40,7 @@ from tidelog.controller.liveness import (
 from tidelog.controller.metadata_log import MetadataLog
 from tidelog.controller.partitions import create_partitions
 from tidelog.controller.placement import place_new
+from tidelog.controller.plans import plan_moves
 from tidelog.controller.reassignment import alter_reassignments, list_reassignments, throttle_ends
 from tidelog.controller.rebalance import imbalance, overdue, rebalance
 from tidelog.controller.recovery import Recovery, Todo
@@ -66,6 +67,7 @@ from tidelog.protocol.messages import (
     ListReassignments,
     NewTopic,
     PartitionAltered,
+    PlanMoves,
     RegisterBroker,
     RegisterBrokerReply,
     RemovedTopic,
@@ -132,6 +134,7 @@ class Active:
             UnregisterBroker: self._operation(unregister_broker),
             DescribeConfigs: lambda request, _: describe_configs(self.image, request),
             ListReassignments: lambda request, _: list_reassignments(self.image, request),
+            PlanMoves: lambda request, _: plan_moves(self.image, request),
         }
 
     @property

@@ -73,6 +73,7 @@ def _partition(image: Image, state: PartitionState) -> PartitionMetadata:
         replicas=state.replicas,
         isr=state.isr,
         offline=tuple(replica for replica in state.replicas if not _serves(image, replica, state)),
+        elr=state.elr,
     )
 
 

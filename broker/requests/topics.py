@@ -17,6 +17,7 @@ from tidelog.protocol.messages import (
     DescribeQuorum,
     ElectLeaders,
     ListReassignments,
+    PlanMoves,
     Reply,
     Request,
     UnregisterBroker,
@@ -34,6 +35,7 @@ HANDED_ON: Final[tuple[type[Request], ...]] = (
     ListReassignments,
     UnregisterBroker,
     DescribeQuorum,
+    PlanMoves,
 )
 """All that only the active controller decides or knows."""
 

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 from tidelog.client.admin import (
     At,
-    ClusterDescription,
     ConfigValue,
     Election,
     Move,
@@ -22,7 +21,7 @@ from tidelog.client.admin import (
     text_of,
     timestamp_of,
 )
-from tidelog.client.cluster import Broker, Topic, topic_of
+from tidelog.client.cluster import Topic, topic_of
 from tidelog.client.io.leaders import AtLeaders
 from tidelog.client.io.session import Session
 from tidelog.client.retry import Advice, advice
@@ -50,6 +49,8 @@ from tidelog.protocol.messages import (
     CreateTopicsReply,
     DeleteTopics,
     DeleteTopicsReply,
+    DescribeCluster,
+    DescribeClusterReply,
     DescribeConfigs,
     DescribeConfigsReply,
     DescribeQuorum,
@@ -64,13 +65,15 @@ from tidelog.protocol.messages import (
     OffsetFound,
     PartitionIndex,
     PartitionMove,
+    PlanMoves,
+    PlanMovesReply,
     Reply,
     Request,
     ResourceAlter,
     ResourceAltered,
     ResourceQuery,
 )
-from tidelog.protocol.types import NO_BROKER, BrokerId, Offset, TopicId, TopicPartition
+from tidelog.protocol.types import BrokerId, Offset, TopicId, TopicPartition
 
 R = TypeVar("R", bound=Reply)
 
@@ -208,15 +211,9 @@ class Admin:
 
     # ── the cluster ───────────────────────────────────────────────────────────────────────────────
 
-    async def describe_cluster(self, *, timeout: float | None = None) -> ClusterDescription:
-        """Who is alive, and which controller is active."""
-        deadline_s = self._deadline_s(timeout)
-        reply = await self._any(Metadata(), MetadataReply, deadline_s)
-        controller = reply.controller_id
-        if controller == NO_BROKER:
-            controller = (await self._any(DescribeQuorum(), DescribeQuorumReply, deadline_s)).leader_id
-        brokers = sorted(Broker(one.id, one.host, one.port, one.rack) for one in reply.brokers)
-        return ClusterDescription(reply.cluster_id, controller, tuple(brokers), reply.metadata_offset)
+    async def describe_cluster(self, *, timeout: float | None = None) -> DescribeClusterReply:
+        """All brokers, alive or not, and how the partitions are, as one broker knows it."""
+        return await self._any(DescribeCluster(), DescribeClusterReply, self._deadline_s(timeout))
 
     async def describe_quorum(self, *, timeout: float | None = None) -> DescribeQuorumReply:
         """The controllers as the active one sees them, and how far everybody has read the metadata log."""
@@ -295,15 +292,7 @@ class Admin:
             target = targets[where]
             to = None if target is None else tuple(BrokerId(broker) for broker in target)
             moves.append(PartitionMove(topic_id, index, to))
-        request = AlterReassignments(tuple(moves), throttle_bytes_s, validate_only)
-        reply = await self._any(request, AlterReassignmentsReply, deadline_s)
-        refusals, begun = Refusals(), []
-        for entry in reply.partitions:
-            where = ids[entry.topic_id, entry.index]
-            if not refusals.look(str(where), entry.error, entry.message):
-                begun.append(Move(where, entry.replicas, entry.adding, entry.removing))
-        refusals.raise_any(len(moves))
-        return begun
+        return await self._move(moves, deadline_s, throttle_bytes_s, validate_only=validate_only)
 
     async def list_reassignments(
         self, partitions: Iterable[TopicPartition] | None = None, *, timeout: float | None = None
@@ -326,6 +315,69 @@ class Admin:
             for entry in reply.partitions
         )
         return Moves(moving, reply.throttle_bytes_s)
+
+    async def drain_broker(
+        self,
+        broker: int,
+        *,
+        throttle_bytes_s: int | None = None,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> list[Move]:
+        """Begin to move everything that a broker keeps to others, alive or dead as it is; `list_reassignments` says how
+        far that is. Topics that are made meanwhile may still be given to it.
+        """
+        deadline_s = self._deadline_s(timeout)
+        plan = await self._any(PlanMoves(BrokerId(broker)), PlanMovesReply, deadline_s)
+        return await self._move(plan.moves, deadline_s, throttle_bytes_s, validate_only=validate_only)
+
+    async def undrain_broker(
+        self,
+        broker: int,
+        *,
+        throttle_bytes_s: int | None = None,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> list[Move]:
+        """Cancel the moves that take something from a broker, and begin those that give it as much as others have."""
+        deadline_s, number = self._deadline_s(timeout), BrokerId(broker)
+        moving = await self._any(ListReassignments(), ListReassignmentsReply, deadline_s)
+        back = [
+            PartitionMove(entry.topic_id, entry.index)
+            for entry in moving.partitions
+            if number in entry.removing
+        ]
+        moves = await self._move(back, deadline_s, None, validate_only=validate_only)
+        plan = await self._any(PlanMoves(), PlanMovesReply, deadline_s)
+        kept = {(move.topic_id, move.index) for move in back}
+        given = [
+            move
+            for move in plan.moves
+            if number in (move.target or ()) and (move.topic_id, move.index) not in kept
+        ]
+        return moves + await self._move(given, deadline_s, throttle_bytes_s, validate_only=validate_only)
+
+    async def _move(
+        self,
+        moves: Sequence[PartitionMove],
+        deadline_s: float,
+        throttle_bytes_s: int | None,
+        *,
+        validate_only: bool,
+    ) -> list[Move]:
+        """Order these moves; what became of each."""
+        if not moves:
+            return []
+        names = await self._names_of([move.topic_id for move in moves], deadline_s)
+        request = AlterReassignments(tuple(moves), throttle_bytes_s, validate_only)
+        reply = await self._any(request, AlterReassignmentsReply, deadline_s)
+        refusals, begun = Refusals(), []
+        for entry in reply.partitions:
+            where = _where(names, entry.topic_id, entry.index)
+            if not refusals.look(str(where), entry.error, entry.message):
+                begun.append(Move(where, entry.replicas, entry.adding, entry.removing))
+        refusals.raise_any(len(moves))
+        return begun
 
     # ── how ───────────────────────────────────────────────────────────────────────────────────────
 

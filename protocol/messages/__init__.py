@@ -135,6 +135,13 @@ from tidelog.protocol.messages.offsets import (
     OffsetFound,
     OffsetQuery,
 )
+from tidelog.protocol.messages.overview import (
+    BrokerDescribed,
+    DescribeCluster,
+    DescribeClusterReply,
+    PlanMoves,
+    PlanMovesReply,
+)
 from tidelog.protocol.messages.produce import (
     ACKS_ALL,
     InitProducerId,
@@ -206,6 +213,7 @@ __all__ = [
     "AlterReassignmentsReply",
     "BeginEpoch",
     "BeginEpochReply",
+    "BrokerDescribed",
     "BrokerEndpoint",
     "BrokerHeartbeat",
     "BrokerHeartbeatReply",
@@ -232,6 +240,8 @@ __all__ = [
     "Deleted",
     "DeletedGroup",
     "DeletedOffset",
+    "DescribeCluster",
+    "DescribeClusterReply",
     "DescribeConfigs",
     "DescribeConfigsReply",
     "DescribeGroups",
@@ -299,6 +309,8 @@ __all__ = [
     "PartitionMoving",
     "PartitionProduce",
     "PartitionProduced",
+    "PlanMoves",
+    "PlanMovesReply",
     "Produce",
     "ProduceReply",
     "QuorumMember",

@@ -69,6 +69,9 @@ class PartitionMetadata(Entry, frozen=True):
     offline: Annotated[tuple[BrokerId, ...], ENTRIES] = ()
     """Those of them that are not alive, or whose disk is not."""
 
+    elr: Annotated[tuple[BrokerId, ...], ENTRIES] = ()
+    """Those outside the ISR that have every committed record all the same: one of them may lead as well."""
+
 
 class TopicMetadata(Entry, frozen=True):
     """A topic and its partitions."""

@@ -41,6 +41,7 @@ from tidelog.protocol.messages.groups import (
 )
 from tidelog.protocol.messages.metadata import Metadata
 from tidelog.protocol.messages.offsets import DeleteRecords, EpochEnds, ListOffsets
+from tidelog.protocol.messages.overview import DescribeCluster, PlanMoves
 from tidelog.protocol.messages.produce import InitProducerId, Produce
 from tidelog.protocol.messages.quorum import BeginEpoch, DescribeQuorum, EndEpoch, FetchSnapshot, Vote
 from tidelog.protocol.messages.replication import AlterPartition, Flushed
@@ -108,6 +109,8 @@ REQUESTS: Final[dict[int, type[Request]]] = _by_tag(
         AlterReassignments,
         ListReassignments,
         UnregisterBroker,
+        DescribeCluster,
+        PlanMoves,
         GetReplicaLogInfo,
         FindCoordinator,
         GroupHeartbeat,

@@ -16,6 +16,7 @@ from tests.storage.logs import Halted
 from tidelog.broker.leadership import Surroundings
 from tidelog.broker.partition import Partition
 from tidelog.broker.replicas import Replicas
+from tidelog.broker.requests.cluster import describe_cluster
 from tidelog.broker.requests.context import Clocks, Context, Told
 from tidelog.broker.requests.delete_records import delete_records
 from tidelog.broker.requests.fetch import fetch
@@ -32,6 +33,7 @@ from tidelog.protocol.io import Incoming
 from tidelog.protocol.messages import (
     ACKS_ALL,
     DeleteRecords,
+    DescribeCluster,
     EpochEnds,
     Fetch,
     Flushed,
@@ -62,6 +64,7 @@ HANDLERS: dict[type[Request], Callable[[Context, Incoming], None]] = {
     Fetch: fetch,
     Flushed: flushed,
     Metadata: metadata,
+    DescribeCluster: describe_cluster,
     ListOffsets: list_offsets,
     EpochEnds: epoch_ends,
     DeleteRecords: delete_records,

@@ -41,6 +41,8 @@ from tidelog.protocol.messages import (
     ListReassignmentsReply,
     NewTopic,
     PartitionIndex,
+    PlanMoves,
+    PlanMovesReply,
     Request,
     UnregisterBroker,
     UnregisterBrokerReply,
@@ -144,6 +146,7 @@ ASKED_OF_ANY_BROKER: list[tuple[Any, Any]] = [
     (ListReassignments(timeout_ms=500), ListReassignmentsReply(metadata_offset=9)),
     (UnregisterBroker(BrokerId(3), timeout_ms=500), UnregisterBrokerReply(InvalidRequest.code)),
     (DescribeQuorum(timeout_ms=500), DescribeQuorumReply(high_watermark=9)),
+    (PlanMoves(BrokerId(3), timeout_ms=500), PlanMovesReply(metadata_offset=9)),
 ]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.broker.node import TOPIC_ID, Node
 from tidelog.protocol.errors import LeaderNotAvailable, UnknownTopicId, UnknownTopicOrPartition
-from tidelog.protocol.messages import Metadata
+from tidelog.protocol.messages import DescribeCluster, Metadata
 from tidelog.protocol.types import BrokerId
 
 
@@ -53,3 +53,40 @@ def test_a_replica_on_a_broken_disk_is_offline_and_one_that_will_stop_is_not(nod
     brokers[broken] = replace(brokers[broken], offline=frozenset({(TOPIC_ID, 0)}))
     brokers[stopping] = replace(brokers[stopping], shutting_down=True)
     assert describe(node, all_topics=True).topics[0].partitions[0].offline == (2,)
+
+
+def test_who_has_every_record_outside_the_isr_is_told(node: Node) -> None:
+    node.lead(isr=(1,), elr=(2,))
+    assert describe(node, all_topics=True).topics[0].partitions[0].elr == (2,)
+
+
+def at_a_glance(node: Node) -> Any:
+    return node.ask(DescribeCluster()).answer
+
+
+def test_the_cluster_at_a_glance_shows_brokers_that_are_not_alive_as_well(node: Node) -> None:
+    node.register(2, fenced=True, rack="r2")
+    node.image.brokers[BrokerId(3)] = replace(
+        node.image.brokers[BrokerId(3)], shutting_down=True, offline=frozenset({(TOPIC_ID, 0)})
+    )
+    one, two, three = at_a_glance(node).brokers
+    assert (one.id, one.broker_epoch, one.leads, one.replicas, one.fenced) == (1, 10, 1, 1, False)
+    assert (two.id, two.rack, two.leads, two.replicas, two.fenced) == (2, "r2", 0, 1, True)
+    assert (three.shutting_down, three.offline) == (True, 1)
+
+
+def test_the_cluster_at_a_glance_counts_what_is_not_as_it_should_be(node: Node) -> None:
+    def counts() -> tuple[int, ...]:
+        told = at_a_glance(node)
+        assert (told.topics, told.partitions, told.quorum_epoch) == (1, 1, 7)
+        return told.without_leader, told.under_min_isr, told.under_replicated, told.moving
+
+    assert counts() == (0, 0, 0, 0)
+    node.lead(isr=(1, 2))
+    assert counts() == (0, 0, 1, 0)
+    node.lead(isr=(1,))
+    assert counts() == (0, 1, 1, 0)
+    node.follow(-1, isr=())
+    assert counts() == (1, 1, 1, 0)
+    node.lead(isr=(1, 2, 3), replicas=(1, 2, 3, 4), adding=(4,), removing=())
+    assert counts() == (0, 0, 0, 1), "whoever is being added is not missing"

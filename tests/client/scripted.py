@@ -67,7 +67,7 @@ class Scripted:
         return sum(isinstance(request, kind) for _, request in self.asked)
 
     def _handle(self, number: BrokerId, incoming: Incoming) -> None:
-        self.asked.append((number, incoming.message))  # type: ignore[arg-type]
+        self.asked.append((number, incoming.message))
         if number in self.mute:
             self.unanswered.append(incoming)
         elif isinstance(incoming.message, Metadata):

@@ -142,5 +142,41 @@ async def test_the_cluster_and_its_quorum_are_described(cluster: Cluster) -> Non
             (2, "rack-2"),
             (3, "rack-3"),
         ]
-        assert described.controller_id == 1
+        assert (described.topics, described.without_leader) == (0, 0)
         assert described.cluster_id == (await client.admin.describe_quorum()).cluster_id
+
+
+async def test_a_broker_is_drained_and_given_its_share_again(cluster: Cluster) -> None:
+    async with cluster.client() as client:
+        admin = client.admin
+        await admin.create_topics(NewTopic("orders", partitions=6, replication_factor=2))
+        planned = await admin.drain_broker(1, validate_only=True)
+        kept = [broker.replicas for broker in (await admin.describe_cluster()).brokers]
+        assert len(planned) == kept[0] > 0
+        assert all(move.removing == (1,) for move in planned)
+
+        async def keeps() -> int:
+            while (await admin.list_reassignments()).partitions:
+                await client.refresh(newer=True)
+            return (await admin.describe_cluster()).brokers[0].replicas
+
+        await admin.drain_broker(1)
+        assert await keeps() == 0
+        assert await admin.drain_broker(1) == []
+        given = await admin.undrain_broker(1)
+        assert all(1 in move.adding for move in given)
+        assert await keeps() == len(given) == 4
+
+
+async def test_what_was_begun_to_drain_a_broker_is_cancelled_when_it_is_not_to_be(cluster: Cluster) -> None:
+    async with cluster.client() as client:
+        admin = client.admin
+        await admin.create_topics(NewTopic("orders", assignment=[[1, 2]]))
+        await cluster.kill(3)
+        while not (await admin.describe_cluster()).brokers[2].fenced:
+            await client.refresh(newer=True)
+        await admin.reassign({FIRST: [3, 2]})
+        [move] = (await admin.list_reassignments()).partitions
+        assert (move.removing, move.waiting_for) == ((1,), (3,))
+        [back] = await admin.undrain_broker(1)
+        assert (back.partition, set(back.replicas), back.adding) == (FIRST, {1, 2}, ())

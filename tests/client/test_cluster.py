@@ -5,7 +5,7 @@ from time import perf_counter
 
 import pytest
 
-from tidelog.client.cluster import Cluster
+from tidelog.client.cluster import Changes, Cluster
 from tidelog.protocol.errors import InconsistentClusterId, UnknownTopicOrPartition
 from tidelog.protocol.messages import BrokerEndpoint, MetadataReply, PartitionMetadata, TopicMetadata
 from tidelog.protocol.types import NO_BROKER, BrokerId
@@ -186,12 +186,7 @@ def test_what_has_changed_is_told_and_only_that() -> None:
     cluster = knowing(answer(10, topic(), topic(name="bills", topic_id=NEW_ID)))
     assert not cluster.adopt(answer(11, topic(), topic(name="bills", topic_id=NEW_ID)))
     changes = cluster.adopt(answer(12, topic(partition(epoch=1)), topic(name="bills", topic_id=NEW_ID)))
-    assert (changes.topics, changes.brokers, changes.recreated, changes.gone) == (
-        {"orders"},
-        False,
-        set(),
-        set(),
-    )
+    assert changes == Changes(False, frozenset({"orders"}), frozenset(), frozenset())
     assert cluster.adopt(answer(13, brokers=(1,))).brokers
 
 

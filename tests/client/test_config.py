@@ -150,10 +150,10 @@ def test_waits_contradict_each_other_in_words() -> None:
 
 def test_connect_refuses_before_anything_is_connected() -> None:
     with pytest.raises(Unsupported, match="tls"):
-        connect("h", tls=True)
+        _ = connect("h", tls=True)
     with pytest.raises(Unsupported, match="auth"):
-        connect("h", auth=("user", "secret"))
+        _ = connect("h", auth=("user", "secret"))
     with pytest.raises(InvalidConfig, match="nearest is request_timeout_ms"):
-        connect("h", request_timeout=3)
+        _ = connect("h", request_timeout=3)
     assert connect("h", rack="a", client_id="me").config.rack == "a"
     assert connect("h", config={"client.rack": "b"}).config.rack == "b"

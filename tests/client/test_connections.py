@@ -267,7 +267,8 @@ async def fails(error: TidelogError) -> str:
 
 
 async def never() -> str:
-    return await asyncio.get_running_loop().create_future()
+    waiting: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    return await waiting
 
 
 async def test_the_first_that_answers_counts_and_later_ones_are_not_asked() -> None:

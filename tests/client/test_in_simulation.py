@@ -115,8 +115,8 @@ def test_the_cluster_is_described_and_its_quorum(stage: Stage) -> None:
         return await client.admin.describe_cluster(), await client.admin.describe_quorum()
 
     cluster, quorum = stage.run(look)
-    assert [broker.id for broker in cluster.brokers] == [1, 2, 3]
-    assert cluster.controller_id == quorum.leader_id == stage.cluster.active[0]  # type: ignore[index]
+    assert [(broker.id, broker.fenced) for broker in cluster.brokers] == [(1, False), (2, False), (3, False)]
+    assert quorum.leader_id == stage.cluster.active[0]  # type: ignore[index]
     assert [voter.id for voter in quorum.voters] == [1, 2, 3]
     assert cluster.cluster_id
 

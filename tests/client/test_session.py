@@ -327,7 +327,7 @@ async def test_tasks_end_with_the_client(brokers: Scripted) -> None:
             ended.append("work")
 
     async with brokers.client() as client:
-        client.spawn(work())
+        _ = client.spawn(work())
         await asyncio.sleep(0)
     assert ended == ["work"]
 
@@ -398,7 +398,7 @@ async def test_whatever_is_cancelled_leaves_the_client_usable(brokers: Scripted,
 
     async def work(client: Client) -> Any:
         await client.refresh(newer=True)
-        await client.connection(rng.choice([ONE, TWO]), rng.choice(["requests", "fetches"]))  # type: ignore[arg-type]
+        await client.connection(rng.choice([ONE, TWO]), rng.choice(["requests", "fetches"]))
         await client.call(rng.choice([ONE, TWO]), InitProducerId())
         await client.call_any(ListReassignments())
         return await client.topic("orders")
