@@ -102,6 +102,9 @@ class Cluster:
             specs = self._specs()
             await (self._add_processes if self.processes else self._add_local)(specs)
             await asyncio.gather(*(node.start() for node in self.nodes.values()))
+            await _all(
+                node.ready(START_S) for node in self.nodes.values()
+            )  # also of those that have ended by now
             await self.wait_ready()
         except BaseException:
             await self._open.aclose()

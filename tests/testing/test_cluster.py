@@ -13,7 +13,7 @@ from tidelog.testing import Cluster, NodeFailed
 
 KINDS = [
     pytest.param({}, id="local"),
-    pytest.param({"processes": True, "proxied": True}, id="processes"),
+    pytest.param({"processes": True, "proxied": True}, id="processes", marks=pytest.mark.slow),
 ]
 
 
@@ -60,6 +60,7 @@ async def test_a_stop_hands_leadership_over_before_the_broker_goes(user: User) -
     await user.isr_is("t", led, 1, 2, 3)
 
 
+@pytest.mark.slow
 async def test_a_paused_broker_is_fenced_by_its_silence_and_comes_back(user: User) -> None:
     cluster, led = user.cluster, await user.writes("t", b"before")
     await cluster.pause(led)
@@ -72,6 +73,7 @@ async def test_a_paused_broker_is_fenced_by_its_silence_and_comes_back(user: Use
     assert await user.answers(led)
 
 
+@pytest.mark.slow
 async def test_a_follower_that_is_cut_off_leaves_the_isr_and_returns_when_it_is_healed(user: User) -> None:
     cluster, led = user.cluster, await user.writes("t")
     follower = led % 3 + 1
@@ -84,6 +86,7 @@ async def test_a_follower_that_is_cut_off_leaves_the_isr_and_returns_when_it_is_
     await user.isr_is("t", led, 1, 2, 3)
 
 
+@pytest.mark.slow
 async def test_a_broker_cut_off_from_all_is_neither_heard_nor_answers(user: User) -> None:
     cluster, led = user.cluster, await user.writes("t")
     await cluster.isolate(led)
@@ -106,6 +109,7 @@ async def test_one_way_loses_what_a_node_sends_and_brings_what_it_is_sent(user: 
     assert await user.answers(led)
 
 
+@pytest.mark.slow
 async def test_a_reset_breaks_connections_and_allows_no_new_ones(user: User) -> None:
     cluster, led = user.cluster, await user.writes("t")
     follower = led % 3 + 1

@@ -1,0 +1,116 @@
+"""Nodes inside this process: they die, freeze and lose each other without it, on whichever loop runs."""
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from tests.testing.user import QUICK, User, until
+from tidelog.testing import Cluster, NodeFailed
+from tidelog.testing.local import LocalNode
+
+
+def local(cluster: Cluster, name: str) -> LocalNode:
+    node = cluster.nodes[name]
+    assert isinstance(node, LocalNode)
+    return node
+
+
+@pytest.mark.parametrize("factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_it_runs_on_the_loop_of_asyncio_and_on_that_of_uvloop(factory: type) -> None:
+    async def live() -> None:
+        async with Cluster(3, 3, settings=QUICK) as cluster:
+            user = User(cluster)
+            await user.create("t")
+            led = await user.writes("t", b"x" * 300_000)
+            await cluster.pause(led)
+            await cluster.resume(led)
+            await cluster.kill(led)
+            await user.writes("t", b"after")
+            await cluster.restart(led)
+            await user.isr_is("t", led, 1, 2, 3)
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(live())
+
+
+async def test_a_cluster_is_ready_in_less_than_a_second(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    for brokers, controllers in ((1, 1), (3, 1), (3, 3)):
+        async with Cluster(brokers, controllers) as cluster:
+            assert cluster.ready_s < 1.0
+
+
+async def test_leaving_the_block_leaves_no_task_and_no_connection() -> None:
+    before = asyncio.all_tasks()
+    async with Cluster(3) as cluster:
+        user = User(cluster)
+        await user.create("t")
+        await user.writes("t")
+        nodes = [local(cluster, name) for name in cluster.nodes]
+    assert asyncio.all_tasks() == before
+    assert all(node.state == "absent" for node in nodes)
+
+
+async def test_a_killed_node_leaves_no_mark_of_a_clean_stop_and_a_stopped_one_does(tmp_path: Path) -> None:
+    async with Cluster(1, directory=tmp_path) as cluster:
+        user = User(cluster)
+        await user.create("t")
+        await cluster.kill(1)
+        assert not (tmp_path / "broker-1" / ".clean_shutdown").exists()
+        await cluster.start(1)
+        await cluster.stop(1)
+        assert (tmp_path / "broker-1" / ".clean_shutdown").exists()
+        await cluster.start(1)
+        await user.writes("t")
+
+
+async def test_timers_of_a_paused_node_stand_still_and_come_due_when_it_goes_on() -> None:
+    async with Cluster(1) as cluster:
+        loop = local(cluster, "b1")._loop
+        assert loop is not None
+        rung: list[str] = []
+        loop.call_later(0.01, rung.append, "due")
+        await cluster.pause(1)
+        await asyncio.sleep(0.05)
+        assert rung == []
+        await cluster.resume(1)
+
+        async def came() -> bool:
+            return rung == ["due"]
+
+        await until(came, "the timer")
+
+
+async def test_a_fatal_error_ends_the_node_and_not_the_test() -> None:
+    async with Cluster(1) as cluster:
+        node = local(cluster, "b1")
+        broker = node.node
+        assert broker is not None
+        assert node._loop is not None
+        node._loop.call_soon(lambda: broker._env.halt("a disk has failed"))
+
+        async def absent() -> bool:
+            return node.state == "absent"
+
+        await until(absent, "its end")
+        assert "halted: a disk has failed" in cluster.logs(1)
+        await cluster.start(1)
+        await User(cluster).create("t")
+
+
+async def test_a_node_that_cannot_start_says_why(tmp_path: Path) -> None:
+    (tmp_path / "broker-1").mkdir()
+    (tmp_path / "broker-1" / "strange").write_text("somebody else's")
+    with pytest.raises(NodeFailed, match=r"(?s)broker-1 has ended.*NotADataDirectory"):
+        async with Cluster(1, directory=tmp_path):
+            pass
+
+
+async def test_each_node_has_its_own_lines_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="tidelog")
+    async with Cluster(2) as cluster:
+        assert "controller.active id=1" in cluster.logs("c1")
+        assert "controller.active" not in cluster.logs(1)
