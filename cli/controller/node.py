@@ -89,7 +89,7 @@ class ControllerNode:
         alive = {broker.id for broker in brokers if not (broker.fenced or broker.shutting_down)}
         for event, changed in (
             ("brokers.alive", alive - (self._alive or set())),
-            ("brokers.fenced", (self._alive or set()) - alive),
+            ("brokers.gone", (self._alive or set()) - alive),
         ):
             if changed:
                 logger.info("%s ids=%s alive=%d", event, ",".join(map(str, sorted(changed))), len(alive))

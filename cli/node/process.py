@@ -252,7 +252,7 @@ class Process:
         while True:
             await asyncio.sleep(_LOOK_S)
             now, looks = loop.time(), looks + 1
-            unheard = self.node.unheard()
+            unheard = self.node.unheard() if self.stopping_since is None else None
             if unheard is None:
                 unheard_since, say_at = None, 0.0
             elif unheard_since is None:

@@ -202,6 +202,7 @@ def refused(*args: str, **environment: str) -> tuple[int, str]:
             (*ARGUMENTS, "--data", "x", "--listen", "0.0.0.0:0"),
             "say with --advertise HOST:PORT where others find it",
         ),
+        ((*ARGUMENTS, "--data", "x", "--advertise", "0.0.0.0:1"), "is no address of one machine"),
         (
             (*ARGUMENTS, "--data", "x", "-X", "replica.lag=1"),
             "-X replica.lag: replica.lag: there is no such setting",
