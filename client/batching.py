@@ -160,7 +160,7 @@ class Batch:
         """The bytes, with these numbers; the columns are let go."""
         times: Sequence[int] | None = None
         if self.explicit is not None or len(self.times) > 1:
-            times = [self.timestamp_ms(place) for place in range(self.count)]
+            times = self._all_times()
         values, keys = self.values, self.keys
         headers: Sequence[GivenHeaders] | None = None
         if self.headers is not None:
@@ -183,6 +183,14 @@ class Batch:
         self.data, self.sequence = data, sequence
         self.values, self.keys, self.headers = [], None, None
         return data
+
+    def _all_times(self) -> list[int]:
+        times: list[int] = []
+        for at, end in zip(self.times, [*self.starts[1:], self.count], strict=True):
+            times += [at] * (end - len(times))
+        for place, at in (self.explicit or {}).items():
+            times[place] = at
+        return times
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Have it called when the batch has ended."""
