@@ -32,11 +32,12 @@ from tidelog.storage.keeping import Contents, Keeper
 from tidelog.storage.log import Log
 from tidelog.storage.producer_replay import ProducerReplay
 from tidelog.storage.scan import BATCHES_PER_STEP, SLICE, Scan
-from tidelog.storage.segment import INDEX, LOG, MAX_RELATIVE_OFFSET, TIME_INDEX, Segment
+from tidelog.storage.segment import INDEX, LOG, MAX_RELATIVE_OFFSET, RETIRED, TIME_INDEX, Segment
+from tidelog.storage.swap import finish_swaps
 
 SET_ASIDE: Final = ".corrupt"
 """The ending of bytes that recovery took out of a log and kept for the operator."""
-_LEFTOVERS: Final = (TEMPORARY, ".part", ".deleted")
+_LEFTOVERS: Final = (TEMPORARY, ".part", RETIRED)
 
 
 @dataclass(slots=True)
@@ -93,6 +94,7 @@ class Opening:
 
     def steps(self, now_ms: int) -> Iterator[None]:
         """Open the log; yields now and then."""
+        yield from finish_swaps(self._directory)
         self._remove_leftovers()
         found = [self._segment(base) for base in _bases(self._directory)]
         try:

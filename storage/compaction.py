@@ -1,0 +1,456 @@
+"""Compact one log by a plan: keep of every key the newest record, and write that beside the log.
+
+    map     the dirty part, block by block: where each key stands last (`key_map`)
+    judge   every block, from the log's first on: a record stays if nothing newer has its key
+    write   what stays, one file for each group of segments in which anything changes; `swap` puts it in place
+
+Only sealed segments are read and only `.cleaned` files written, so all of this may go on in another process. What it
+keeps true (docs/STORAGE.md, 10.9; replication/01-disk 1.12):
+
+* Offsets, epochs, producers' numbers and times stay as they are; a batch of which all is kept stays byte for byte.
+* Every batch that is judged has been verified; damage ends the compaction, and nothing is replaced.
+* The map may be full before the dirty part ends: what lies behind is kept as it is, for the next time (C2). A block
+  of which the map knows that nothing stays is not read again.
+* A tombstone stays until a pass that removed every older record of its key is `delete.retention.ms` old: the first
+  such pass leaves that time in the batch (C5). Once one is gone, `purge_floor` says so (C7).
+* Batches stay without records where something rests on them (C6): what a producer's retry is known by, the first of
+  each leader epoch, and the first and the last of each new segment, so that segments go on to abut.
+* Nothing behind the first batch of a transaction is judged: nobody can say yet how transactions end.
+"""
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Final, NamedTuple
+
+from tidelog.protocol.batch import (
+    CONTROL,
+    DELETE_HORIZON,
+    HEADER_SIZE,
+    TRANSACTIONAL,
+    BatchHeader,
+    check_body,
+    read_header,
+)
+from tidelog.protocol.errors import CorruptMessage, DamagedLog
+from tidelog.protocol.records import are_there_nils, decode, keys_of, thinned
+from tidelog.protocol.types import NO_EPOCH, NO_OFFSET, Buffer, Epoch, Offset
+from tidelog.storage.cleaning import Cleaned, Outcome, Plan, Said, Source
+from tidelog.storage.config import MAX_BATCH_BYTES
+from tidelog.storage.files import Directory, File
+from tidelog.storage.key_map import KeyMap, represented
+from tidelog.storage.open_segments import OpenSegments
+from tidelog.storage.segment import Segment, segment_name
+
+BLOCK: Final = 256 << 10
+"""Bytes of log that are read at once, and that a key's place is exact to."""
+RECORDS_PER_STEP: Final = 1500
+"""Keys that are looked at before somebody else gets a turn."""
+CLEANED: Final = ".cleaned"
+"""The ending of a segment that is being written and is not of the log yet."""
+_OF_A_TRANSACTION: Final = TRANSACTIONAL | CONTROL
+
+
+class Block(NamedTuple):
+    """Whole, verified batches that lie one behind the other."""
+
+    position: int
+    data: memoryview
+    heads: list[tuple[int, BatchHeader]]
+    """Where each batch begins in `data`, and its header."""
+
+    @property
+    def end(self) -> int:
+        """The byte of the segment behind it."""
+        return self.position + len(self.data)
+
+
+class Reader:
+    """A sealed segment, block by block."""
+
+    def __init__(self, directory: Directory, source: Source) -> None:
+        self.source = source
+        self._name = segment_name(source.base_offset)
+        self._path = f"{directory.path}/{self._name}"
+        self._file: File = directory.open(self._name)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def block(self, position: int, end: int) -> Block:
+        """The block that begins there; it does not reach beyond `end`, where a batch ends."""
+        data = self._read(position, min(BLOCK, end - position))
+        heads: list[tuple[int, BatchHeader]] = []
+        at = 0
+        try:
+            while at + HEADER_SIZE <= len(data) or not heads:
+                header = read_header(data, at)
+                size = header.length + 12
+                if at + size > len(data):
+                    if heads:
+                        break
+                    if size > min(MAX_BATCH_BYTES, end - position):
+                        raise CorruptMessage(f"a batch claims {size} bytes, {end - position} are there")
+                    data = self._read(position, size)
+                check_body(data, header, at)
+                heads.append((at, header))
+                at += size
+        except CorruptMessage as problem:
+            raise DamagedLog(f"{self._path} at byte {position + at}: {problem}") from None
+        return Block(position, data[:at], heads)
+
+    def _read(self, position: int, length: int) -> memoryview:
+        return memoryview(self._file.read_at(position, length))
+
+
+class Writer:
+    """A new segment, written beside the log."""
+
+    def __init__(self, directory: Directory, base_offset: Offset, interval: int) -> None:
+        self.segment = Segment(directory, base_offset, OpenSegments(), interval, CLEANED)
+        self.segment.create()
+        self.written = 0
+        self._waiting: list[Buffer] = []
+        self._heads: list[BatchHeader] = []
+        self._bytes = 0
+
+    def add(self, header: BatchHeader, batch: Buffer) -> None:
+        """This batch is the next."""
+        self._waiting.append(batch)
+        self._heads.append(header)
+        self._bytes += header.size
+        if self._bytes >= BLOCK:
+            self.write()
+
+    def write(self) -> None:
+        """Write what waits."""
+        if self._waiting:
+            self.segment.write(b"".join(self._waiting))
+        for header in self._heads:
+            self.segment.enter(self.segment.size, header)
+        self.written += self._bytes
+        self._waiting, self._heads, self._bytes = [], [], 0
+
+    def finish(self) -> tuple[int, ...]:
+        """All is written; what the segment knows of itself."""
+        self.write()
+        self.segment.seal()
+        self.segment.close()
+        return tuple(self.segment.known())
+
+    def give_up(self) -> None:
+        """Remove what was written."""
+        self.segment.remove()
+
+
+@dataclass(slots=True)
+class Mapped:
+    """The part of a segment that is in the map."""
+
+    start: int
+    """The byte where it begins; what lies before it is clean."""
+    end: int
+    first_number: int
+    places: "array[int]" = field(default_factory=lambda: array("Q"))
+    """Where its blocks begin, which are numbered one after the other."""
+
+
+class Keys(NamedTuple):
+    """What a block has for the map."""
+
+    keys: list[bytes | None]
+    size: int
+    """Bytes of the block that they are of: it ends before the first batch of a transaction."""
+    end: Offset
+
+
+class Compactor:
+    """Carries out one plan. `steps` says what is done; between two of them anybody may have a turn."""
+
+    def __init__(self, directory: Directory, plan: Plan) -> None:
+        self.read_bytes = self.written_bytes = self.dropped_records = 0
+        self.judged_end = plan.first_dirty
+        """Nothing at or behind it is judged."""
+        self.purge_floor: Offset = NO_OFFSET
+        self._directory = directory
+        self._plan = plan
+        self._map = KeyMap(plan.memory_bytes)
+        self._firsts = {group[0].base_offset for group in plan.groups}
+        self._lasts = {group[-1].base_offset for group in plan.groups}
+        self._mapped: dict[Offset, Mapped] = {}
+        """By segment."""
+        self._records = array("Q")
+        """Of each block."""
+        self._alive: set[int] = set()
+        """The blocks of which something stays."""
+        self._stays: set[Offset] = set()
+        """Where batches of the dirty part begin that stay without records (C6)."""
+        self._epoch: Epoch = NO_EPOCH
+        self._reader: Reader | None = None
+        self._writer: Writer | None = None
+
+    @property
+    def moved_bytes(self) -> int:
+        """What was read and written so far: by this it is slowed down."""
+        return self.read_bytes + self.written_bytes
+
+    def steps(self) -> Iterator[Said]:
+        """Do it. Whoever leaves it before the end calls `abandon`; after an error there is nothing to abandon."""
+        try:
+            yield from self._map_dirty_part()
+            for piece in self._map.blocks():
+                self._alive |= piece
+                yield None
+            self._epoch = NO_EPOCH
+            for group in self._plan.groups:
+                if group[0].base_offset >= self.judged_end:
+                    break
+                yield from self._compact_group(group)
+            yield Outcome(self.judged_end, self.read_bytes, self.written_bytes, self.dropped_records)
+        except Exception:
+            self.abandon()
+            raise
+        self._close_reader()
+
+    def abandon(self) -> None:
+        """Close what is open, and remove what is half-written."""
+        self._close_reader()
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.give_up()
+
+    def _open(self, source: Source) -> Reader:
+        self._close_reader()
+        self._reader = Reader(self._directory, source)
+        return self._reader
+
+    def _close_reader(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def _read(self, reader: Reader, position: int, end: int) -> Block:
+        block = reader.block(position, end)
+        self.read_bytes += len(block.data)
+        return block
+
+    # ── the map ───────────────────────────────────────────────────────────────────────────────────
+
+    def _map_dirty_part(self) -> Iterator[Said]:
+        for source in (source for group in self._plan.groups for source in group):
+            if source.next_offset > self._plan.first_dirty:
+                whole = yield from self._map_segment(source)
+                if not whole:
+                    return
+                self.judged_end = source.next_offset
+
+    def _map_segment(self, source: Source) -> Generator[Said, None, bool]:
+        """Map its dirty part; whether all of that could be."""
+        reader = self._open(source)
+        start = yield from self._dirty_start(reader)
+        mapped = self._mapped[source.base_offset] = Mapped(start, start, len(self._records))
+        while mapped.end < source.size:
+            block = self._read(reader, mapped.end, source.size)
+            yield None
+            number = len(self._records)
+            found = yield from self._keys(source, block, number)
+            if not found.size or not self._map.has_room(len(found.keys)):
+                self.judged_end = block.heads[0][1].base_offset
+                return False
+            for at in range(0, len(found.keys), RECORDS_PER_STEP):
+                if self._map.add(found.keys[at : at + RECORDS_PER_STEP], number):
+                    self._alive.add(number)  # of records without a key all stay
+                yield None
+            mapped.places.append(mapped.end)
+            self._records.append(len(found.keys))
+            mapped.end += found.size
+            self.judged_end = found.end
+        return True
+
+    def _dirty_start(self, reader: Reader) -> Generator[Said, None, int]:
+        """Where the first batch begins that compaction has not seen."""
+        source, dirty = reader.source, self._plan.first_dirty
+        position = 0 if source.base_offset < dirty else source.size
+        while position < source.size:
+            block = self._read(reader, position, source.size)
+            for at, header in block.heads:
+                if header.last_offset >= dirty:
+                    return position + at
+            position = block.end
+            yield None
+        return 0
+
+    def _keys(self, source: Source, block: Block, number: int) -> Generator[Said, None, Keys]:
+        """The keys of a block up to its first batch of a transaction; notes which batches must stay."""
+        keys: list[bytes | None] = []
+        size, end, seen = 0, NO_OFFSET, 0
+        for at, header in block.heads:
+            if header.attributes & _OF_A_TRANSACTION:
+                break
+            if self._must_stay(source, block.position + at, header):
+                self._stays.add(header.base_offset)
+                self._alive.add(number)
+            if header.record_count:
+                keys += represented(keys_of(block.data, header, at)[0])
+            size, end = at + header.size, header.next_offset
+            if len(keys) - seen >= RECORDS_PER_STEP:
+                seen = len(keys)
+                yield None
+        return Keys(keys, size, end)
+
+    def _must_stay(self, source: Source, position: int, header: BatchHeader) -> bool:
+        """Whether something rests on this batch, whatever becomes of its records (C6). Asked in the log's order."""
+        new_epoch = header.leader_epoch > self._epoch
+        self._epoch = header.leader_epoch
+        return (
+            new_epoch
+            or header.last_offset in self._plan.remembered
+            or (not position and source.base_offset in self._firsts)
+            or (position + header.size == source.size and source.base_offset in self._lasts)
+        )
+
+    # ── judging and writing ───────────────────────────────────────────────────────────────────────
+
+    def _compact_group(self, group: Sequence[Source]) -> Iterator[Said]:
+        if len(group) > 1:
+            self._begin(group[0])
+        for source in group:
+            reader = self._open(source)
+            mapped = self._mapped.get(source.base_offset)
+            if mapped is None and source.base_offset >= self._plan.first_dirty:
+                mapped = Mapped(0, 0, 0)  # the map was full before
+            position, dirty = 0, source.size if mapped is None else mapped.start
+            while position < dirty:
+                block = self._read(reader, position, dirty)
+                yield None
+                stays = {
+                    header.base_offset
+                    for at, header in block.heads
+                    if self._must_stay(source, position + at, header)
+                }
+                yield from self._compact_block(reader, block, None, stays)
+                position = block.end
+            if mapped is not None:
+                yield from self._compact_mapped(reader, mapped)
+        if self._writer is not None:
+            known = self._writer.finish()
+            self._writer = None
+            yield Cleaned(tuple(source.base_offset for source in group), known, self.purge_floor)
+
+    def _begin(self, source: Source) -> Writer:
+        self._writer = Writer(self._directory, source.base_offset, self._plan.index_interval_bytes)
+        return self._writer
+
+    def _compact_mapped(self, reader: Reader, mapped: Mapped) -> Iterator[Said]:
+        """The blocks that are in the map, then those that are not: these stay as they are."""
+        for number, position in enumerate(mapped.places, mapped.first_number):
+            after = number - mapped.first_number + 1
+            end = mapped.places[after] if after < len(mapped.places) else mapped.end
+            if number in self._alive:
+                block = self._read(reader, position, end)
+                assert block.end == end, f"{block.end} is not {end}: a block was read in another way"
+                yield None
+                yield from self._compact_block(reader, block, number, self._stays)
+                continue
+            self.dropped_records += self._records[number]
+            yield from self._write_up_to(reader, position)
+        if self._writer is not None:
+            yield from self._copy(reader, mapped.end, reader.source.size)
+
+    def _write_up_to(self, reader: Reader, position: int) -> Generator[Said, None, Writer]:
+        """Something changes at that byte: what stands before it is written, unless it has been."""
+        if self._writer is None:
+            self._begin(reader.source)
+            yield from self._copy(reader, 0, position)
+        assert self._writer is not None
+        return self._writer
+
+    def _copy(self, reader: Reader, position: int, end: int) -> Iterator[Said]:
+        assert self._writer is not None
+        while position < end:
+            block = self._read(reader, position, end)
+            yield None
+            for at, header in block.heads:
+                self._add(self._writer, header, block.data[at : at + header.size])
+            position = block.end
+            yield None
+
+    def _add(self, writer: Writer, header: BatchHeader, batch: Buffer) -> None:
+        writer.add(header, batch)
+        self.written_bytes += header.size
+
+    def _compact_block(
+        self, reader: Reader, block: Block, number: int | None, stays: set[Offset]
+    ) -> Iterator[Said]:
+        """Judge the records of a block, and write what stays if anything of this segment changes."""
+        keys: list[bytes | None] = []
+        packed: list[Buffer] = []
+        seen = 0
+        for at, header in block.heads:
+            batch_keys, values = keys_of(block.data, header, at)
+            keys += represented(batch_keys)
+            packed.append(values)
+            if len(keys) - seen >= RECORDS_PER_STEP:
+                seen = len(keys)
+                yield None
+        kept = yield from self._kept(keys, number)
+        first, new = 0, 0
+        results: list[tuple[BatchHeader, Buffer] | None] = []
+        for (at, header), values in zip(block.heads, packed, strict=True):
+            behind = first + header.record_count
+            keep = [place - first for place in kept[bisect_left(kept, first) : bisect_left(kept, behind)]]
+            batch = block.data[at : at + header.size]
+            results.append(self._thinned(header, batch, keep, values, header.base_offset in stays))
+            new += results[-1] is None or results[-1][1] is not batch
+            first = behind
+            yield None
+        if new or self._writer is not None:
+            writer = yield from self._write_up_to(reader, block.position)
+            for result in results:
+                if result is not None:
+                    self._add(writer, *result)
+        yield None
+
+    def _kept(self, keys: list[bytes | None], number: int | None) -> Generator[Said, None, list[int]]:
+        """The places of the records of which nothing newer is known, in a block with that number or in a clean one."""
+        last: dict[bytes | None, int] = {}
+        if number is not None:
+            last.update(zip(keys, count()))
+        once = number is None or len(last) == len(keys)
+        kept: list[int] = []
+        for at in range(0, len(keys), RECORDS_PER_STEP):
+            found = self._map.find(keys[at : at + RECORDS_PER_STEP])
+            if number in found or None in found:
+                kept += [
+                    place
+                    for place, block in enumerate(found, at)
+                    if block is None or (block == number and (once or last[keys[place]] == place))
+                ]
+            yield None
+        return kept
+
+    def _thinned(
+        self, header: BatchHeader, batch: Buffer, keep: list[int], values: Buffer, stays: bool
+    ) -> tuple[BatchHeader, Buffer] | None:
+        """The batch with these records and with its tombstones as they are due; None when nothing of it stays."""
+        horizon = None
+        if keep and are_there_nils(values):
+            columns = decode(batch)
+            gone = {
+                place for place in keep if columns.values[place] is None and columns.keys[place] is not None
+            }
+            if gone and not header.attributes & DELETE_HORIZON:
+                horizon = self._plan.now_ms + self._plan.delete_retention_ms
+            elif gone and header.base_timestamp <= self._plan.now_ms:
+                keep = [place for place in keep if place not in gone]
+                self.purge_floor = max(self.purge_floor, columns.offsets[max(gone)] + 1)
+        self.dropped_records += header.record_count - len(keep)
+        if not keep and not stays:
+            return None
+        if len(keep) == header.record_count and horizon is None:
+            return header, batch
+        made = thinned(decode(batch), keep, horizon)
+        return read_header(made), made

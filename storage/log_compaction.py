@@ -1,0 +1,201 @@
+"""A log's compaction, from its plan to the last file in its place, as steps that its owner takes.
+
+    for step in compaction.steps: None: it may go on at once; a function: run it first, in a worker thread or here
+
+What it keeps true (docs/STORAGE.md, 10.9; C7, C10):
+
+* The purge floor is durable before a segment without a tombstone is.
+* It never changes a log that is being cut, retired or closed: they end it (`Log.compaction`). What is not committed
+  is given up, what is committed is finished at once.
+* How far the log is clean is written last: a crash before that costs another pass, nothing else.
+
+Where the reading and writing is done is the owner's choice: `begin` makes a `Compactor` here, or something that says
+what one in another process says.
+"""
+
+from collections.abc import Callable, Generator, Iterator
+from typing import Protocol
+
+from tidelog.protocol.errors import DiskFull, StorageError
+from tidelog.protocol.types import Offset
+from tidelog.storage.cleaning import Cleaned, Outcome, Plan, Said, cleanable, plan
+from tidelog.storage.compaction import Compactor
+from tidelog.storage.files import FULL, Directory, NoRoom
+from tidelog.storage.log import Log
+from tidelog.storage.producer_replay import ProducerReplay
+from tidelog.storage.retention import Leftovers
+from tidelog.storage.swap import State, Swap
+
+Work = Callable[[], None]
+"""Something that waits for the disk: it may run in a worker thread, nothing else of the compaction meanwhile."""
+
+
+class Runs(Protocol):
+    """A state that is to be written."""
+
+    def run(self) -> object:
+        """Write it durably."""
+        ...
+
+
+class Checkpoints(Protocol):
+    """Where it is kept what compaction has done: a `DataDirectory`."""
+
+    def write_purge_floors(self) -> Runs:
+        """Below which offsets tombstones are gone, as logs say it now."""
+        ...
+
+    def write_cleaner_offsets(self) -> Runs:
+        """How far logs are clean, as they say it now."""
+        ...
+
+
+class Compacts(Protocol):
+    """A `Compactor`, or what stands for one in another process."""
+
+    def steps(self) -> Iterator[Said]:
+        """What it does."""
+        ...
+
+    def abandon(self) -> None:
+        """End it; nothing half-written stays."""
+        ...
+
+
+class Compaction:
+    """One compaction of one log."""
+
+    def __init__(
+        self,
+        log: Log,
+        checkpoints: Checkpoints,
+        leftovers: Leftovers,
+        begin: Callable[[Directory, Plan], Compacts] = Compactor,
+    ) -> None:
+        assert log.compaction is None, f"{log} is being compacted"
+        self.outcome: Outcome | None = None
+        """What came of it, when it has ended by itself and there was something to do."""
+        self.compactor: Compacts | None = None
+        self._log = log
+        self._checkpoints = checkpoints
+        self._leftovers = leftovers
+        self._begin = begin
+        self._swap: Swap | None = None
+        self._error: OSError | None = None
+        self._works = False
+        self._now_ms = 0
+        self._steps: Generator[Work | None, None, None] | None = None
+        log.compaction = self
+
+    def steps(self, committed: Offset, now_ms: int, memory_bytes: int) -> Iterator[Work | None]:
+        """Everything below `committed` (high watermark and last stable offset) may be looked at."""
+        self._now_ms = now_ms
+        self._steps = self._run(committed, memory_bytes)
+        return self._steps
+
+    def abort(self) -> None:
+        """End it now. Not while a `Work` runs."""
+        assert not self._works, f"a compaction of {self._log} waits for the disk"
+        if self._steps is not None:
+            self._steps.close()
+        self._end()
+
+    def _run(self, committed: Offset, memory_bytes: int) -> Generator[Work | None, None, None]:
+        log = self._log
+        try:
+            remembered = yield from self._remembered(committed)
+            planned = plan(log, committed, self._now_ms, remembered, memory_bytes)
+            if planned is not None:
+                yield from self._carry_out(planned)
+        except OSError as error:  # of files that are not the log's: nothing is lost
+            self._end()
+            raise _refusal(f"{log} could not be compacted: {error.strerror}", error) from error
+        except Exception:
+            self._end()
+            raise
+        self._log.compaction = None
+
+    def _carry_out(self, planned: Plan) -> Generator[Work | None, None, None]:
+        self.compactor = self._begin(self._log.directory, planned)
+        for step in self.compactor.steps():
+            if step is None:
+                yield None
+            elif isinstance(step, Cleaned):
+                yield from self._put_in_place(step)
+            else:
+                self.outcome = step
+        assert self.outcome is not None, "a compaction ends with its outcome"
+        self._log.first_dirty = self.outcome.clean_below
+        yield from self._work(lambda: self._checkpoints.write_cleaner_offsets().run())
+
+    def _remembered(self, committed: Offset) -> Generator[None, None, set[Offset]]:
+        """The last offsets of the batches that living producers are known by, as of where the compaction ends."""
+        log = self._log
+        segments = cleanable(log, committed, self._now_ms)
+        if not segments:
+            return set()
+        replay = ProducerReplay(log.directory, segments, log.log_start, segments[-1].next_offset)
+        yield from replay.steps(self._now_ms)
+        return {
+            batch.last_offset
+            for producer_id, entry in replay.producers.items()
+            if log.producers.entry(producer_id) is not None
+            for batch in entry.batches
+        }
+
+    def _put_in_place(self, cleaned: Cleaned) -> Generator[Work | None, None, None]:
+        log = self._log
+        self._swap = swap = Swap(log, cleaned)
+        floor = max(log.purge_floor, cleaned.purge_floor, 0)
+        if floor > log.purge_floor:
+            log.purge_floor = floor
+            yield from self._work(lambda: self._checkpoints.write_purge_floors().run())
+        yield from self._work(swap.commit, "commit a compacted segment")
+        swap.adopt()
+        yield from self._work(swap.finish, "put a compacted segment in its place")
+        self._leftovers.add(log, swap.settle(), self._now_ms)
+        self._swap = None
+
+    def _work(self, work: Callable[[], object], what: str = "") -> Generator[Work, None, None]:
+        """Have this done. Where `what` names it, a failure ends the process: nobody knows what is on the disk."""
+
+        def run() -> None:
+            self._works = True
+            try:
+                work()
+            except OSError as error:
+                self._error = error
+            finally:
+                self._works = False
+
+        yield run
+        error, self._error = self._error, None
+        if error is None:
+            return
+        if what or not isinstance(error, NoRoom):
+            self._log.halt(what or "write a checkpoint of the compaction", error)
+        raise error
+
+    def _end(self) -> None:
+        """Give up what is not committed, finish what is."""
+        swap, self._swap = self._swap, None
+        self._log.compaction = None
+        if self.compactor is not None:
+            self.compactor.abandon()
+        if swap is None:
+            return
+        if swap.state is State.WRITTEN:
+            swap.give_up()
+            return
+        try:
+            if swap.state is State.COMMITTED:
+                swap.adopt()
+            if swap.state is State.ADOPTED:
+                swap.finish()
+        except OSError as error:
+            self._log.halt("put a compacted segment in its place", error)
+        self._leftovers.add(self._log, swap.settle(), self._now_ms)
+
+
+def _refusal(message: str, error: OSError) -> DiskFull | StorageError:
+    return DiskFull(message) if error.errno in FULL else StorageError(message)
