@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 Lane: TypeAlias = Literal["requests", "fetches"]
 
-_STAGGER_MS: Final = 500
+_STAGGER_MS: Final = 250
 """How soon another is asked too, though the one before has not failed: it may be one that never answers."""
 
 

@@ -2,12 +2,26 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
+from typing import Final
 
 import pytest
+import uvloop
 
 from tests.client.nodes import Cluster, running, until
+
+
+BOTH_LOOPS: Final = ("test_connections.py", "test_session.py")
+"""Where what a loop does with sockets and cancellation matters most."""
+
+
+@pytest.hookimpl
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """asyncio's loop, which finds mistakes in debug mode; and users' own."""
+    if item.path.name in BOTH_LOOPS:
+        return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+    return {"asyncio": asyncio.new_event_loop}
 
 
 def open_sockets() -> list[str]:

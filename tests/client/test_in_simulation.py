@@ -46,12 +46,15 @@ def test_a_topic_that_was_created_is_led_on_every_broker(stage: Stage) -> None:
 def test_the_loss_of_a_broker_moves_leaders_and_the_client_follows(stage: Stage) -> None:
     async def live(client: Client) -> Any:
         await client.admin.create_topics(NewTopic("orders", partitions=6, replication_factor=3))
+        began = stage.world.now
         stage.cluster.hosts[1].kill()
         found = await client.admin.list_offsets("orders", "latest", timeout=20)
+        seconds = stage.world.now - began
         await client.refresh(["orders"], newer=True)
-        return found, client.cluster.partitions("orders"), client.cluster.brokers
+        return found, client.cluster.partitions("orders"), client.cluster.brokers, seconds
 
-    found, partitions, brokers = stage.run(live)
+    found, partitions, brokers, seconds = stage.run(live)
+    assert seconds < 1, "its port refuses: nobody waits for a session to end"
     assert found.keys() == {TopicPartition("orders", index) for index in range(6)}
     assert {partition.leader for partition in partitions} <= {2, 3}
     assert brokers.keys() == {2, 3}

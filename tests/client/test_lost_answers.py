@@ -1,0 +1,146 @@
+"""Operations whose answers are lost, late or point elsewhere: what was done is not done twice, nor called an error."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.client.scripted import ORDERS, Scripted, partition
+from tidelog.client.admin import NewTopic
+from tidelog.protocol.errors import (
+    InvalidRequest,
+    NotLeaderOrFollower,
+    SeveralErrors,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
+from tidelog.protocol.io import Incoming
+from tidelog.protocol.messages import (
+    CreatedTopic,
+    CreateTopics,
+    CreateTopicsReply,
+    DeleteTopics,
+    DeleteTopicsReply,
+    Leader,
+    ListOffsets,
+    ListOffsetsReply,
+    OffsetFound,
+    OffsetQuery,
+    RemovedTopic,
+    TopicMetadata,
+)
+from tidelog.protocol.types import BrokerId, TopicPartition
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+ONE, TWO = BrokerId(1), BrokerId(2)
+FIRST, SECOND = TopicPartition("orders", 0), TopicPartition("orders", 1)
+
+
+@pytest.fixture
+async def brokers(nothing_left: None) -> AsyncIterator[Scripted]:  # noqa: ARG001 -- it ends after this
+    async with Scripted(2) as brokers:
+        yield brokers
+
+
+# ── orders ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def loses_the_first_answer(brokers: Scripted) -> None:
+    """Whoever is asked first does it and dies before it answers; the next one finds that it is done."""
+
+    def handle(_broker: BrokerId, incoming: Incoming) -> None:
+        message = incoming.message
+        if brokers.count(type(message)) == 1:  # type: ignore[arg-type]
+            incoming.connection.abort("it dies")
+        elif isinstance(message, CreateTopics):
+            told = CreatedTopic(message.topics[0].name, TopicAlreadyExists.code, "it exists")
+            incoming.reply(CreateTopicsReply((told,)))
+        else:
+            assert isinstance(message, DeleteTopics)
+            told_gone = RemovedTopic(message.names[0], None, UnknownTopicOrPartition.code, "there is none")
+            incoming.reply(DeleteTopicsReply((told_gone,)))
+
+    brokers.handler = handle
+
+
+async def test_a_topic_that_an_unanswered_attempt_has_made_was_created(brokers: Scripted) -> None:
+    loses_the_first_answer(brokers)
+    async with brokers.client() as client:
+        [created] = await client.admin.create_topics(NewTopic("orders", 2, 1), wait=False)
+        assert (created.topic_id, created.partitions, created.replication_factor) == (ORDERS, 2, 1)
+
+
+async def test_a_topic_that_is_not_as_it_was_wanted_is_somebody_elses(brokers: Scripted) -> None:
+    loses_the_first_answer(brokers)
+    async with brokers.client() as client:
+        with pytest.raises(TopicAlreadyExists):
+            await client.admin.create_topics(NewTopic("orders", 3, 1))
+
+
+async def test_a_topic_that_was_there_when_it_was_first_asked_for_exists_already(brokers: Scripted) -> None:
+    told = CreatedTopic("orders", TopicAlreadyExists.code, "it exists")
+    brokers.handler = lambda _broker, incoming: incoming.reply(CreateTopicsReply((told,)))
+    async with brokers.client() as client:
+        with pytest.raises(TopicAlreadyExists, match="it exists"):
+            await client.admin.create_topics(NewTopic("orders", 2, 1))
+
+
+async def test_a_topic_that_an_unanswered_attempt_has_removed_was_deleted(brokers: Scripted) -> None:
+    loses_the_first_answer(brokers)
+    async with brokers.client() as client:
+        await client.admin.delete_topics("orders")
+        with pytest.raises(UnknownTopicOrPartition):
+            await client.admin.delete_topics("orders")
+
+
+# ── questions to leaders ──────────────────────────────────────────────────────────────────────────────
+
+
+def answers_offsets(brokers: Scripted, leaders: dict[int, BrokerId], *, hints: bool = False) -> None:
+    """These brokers lead these partitions really, whatever the metadata says."""
+
+    def found(broker: BrokerId, query: OffsetQuery) -> OffsetFound:
+        where = query.topic_id, query.index
+        leader = leaders.get(query.index)
+        if leader is None:
+            return OffsetFound(*where, error=InvalidRequest.code, message="never")
+        if leader != broker:
+            hint = Leader(leader, 1) if hints else None
+            return OffsetFound(
+                *where, error=NotLeaderOrFollower.code, message="not here", current_leader=hint
+            )
+        return OffsetFound(*where, offset=100 + query.index)
+
+    def handle(broker: BrokerId, incoming: Incoming) -> None:
+        assert isinstance(incoming.message, ListOffsets)
+        incoming.reply(ListOffsetsReply(tuple(found(broker, query) for query in incoming.message.partitions)))
+
+    brokers.handler = handle
+
+
+async def test_a_hint_leads_to_the_leader_though_all_metadata_is_old(brokers: Scripted) -> None:
+    answers_offsets(brokers, {0: ONE, 1: TWO}, hints=True)
+    async with brokers.client() as client:
+        found = await client.admin.list_offsets("orders")
+        assert {where: one.offset for where, one in found.items()} == {FIRST: 100, SECOND: 101}
+        asked = [broker for broker, request in brokers.asked if isinstance(request, ListOffsets)]
+        assert asked == [ONE, TWO], "what is done is not asked again"
+
+
+async def test_without_a_hint_the_metadata_is_looked_at_until_it_knows(brokers: Scripted) -> None:
+    answers_offsets(brokers, {0: ONE, 1: TWO})
+    async with brokers.client() as client:
+        await client.topic("orders")
+        moved = TopicMetadata(0, None, "orders", ORDERS, (partition(0), partition(1, 2, 1)))
+        brokers.offset, brokers.topics["orders"] = 11, moved
+        found = await client.admin.list_offsets([SECOND])
+        assert found[SECOND].offset == 101
+
+
+async def test_one_that_can_never_be_answered_does_not_keep_the_others_from_theirs(brokers: Scripted) -> None:
+    answers_offsets(brokers, {0: ONE})
+    async with brokers.client() as client:
+        with pytest.raises(SeveralErrors, match="orders-1: INVALID_REQUEST: never") as caught:
+            await client.admin.list_offsets("orders")
+        assert list(caught.value.errors) == ["orders-1"]
+        assert brokers.count(ListOffsets) == 1
