@@ -44,10 +44,10 @@ class Partition(Struct, frozen=True, gc=False):
     isr: tuple[BrokerId, ...]
     offline: tuple[BrokerId, ...]
     """Those of the replicas that are not alive."""
-    elr: tuple[BrokerId, ...]
-    """Those outside the ISR that have every committed record."""
     shown_at: Offset
-    """How much of the metadata log the answer reflected; -1: only a hint has said so."""
+    """How much of the metadata log the answer reflected that brought this; -1: only a hint has said who leads."""
+    elr: tuple[BrokerId, ...] = ()
+    """Those outside the ISR that have every committed record."""
 
 
 class Topic(NamedTuple):
@@ -214,10 +214,11 @@ class Cluster:
             known = None
         self.absent.pop(name, None)
         before = known.partitions if known is not None else ()
-        partitions = [_newer(old, new, offset) for old, new in zip(before, told.partitions, strict=False)]
-        partitions += before[
-            len(partitions) :
-        ]  # an old answer may show fewer: partitions are only ever added
+        fresh = known is None or offset > known.shown_at
+        pairs = zip(before, told.partitions, strict=False)
+        partitions = [_newer(old, new, offset, fresh=fresh) for old, new in pairs]
+        # An old answer may show fewer: partitions are only ever added.
+        partitions += before[len(partitions) :]
         partitions += [_partition(new, offset) for new in told.partitions[len(partitions) :]]
         shown_at = max(offset, known.shown_at) if known is not None else offset
         self.names[topic_id] = name
@@ -244,13 +245,25 @@ def topic_of(told: TopicMetadata, offset: Offset) -> Topic:
 
 def _partition(told: PartitionMetadata, offset: Offset) -> Partition:
     return Partition(
-        told.index, told.leader, told.leader_epoch, told.replicas, told.isr, told.offline, told.elr, offset
+        told.index, told.leader, told.leader_epoch, told.replicas, told.isr, told.offline, offset, told.elr
     )
 
 
-def _newer(known: Partition, told: PartitionMetadata, offset: Offset) -> Partition:
-    if (told.leader_epoch, offset) <= (known.leader_epoch, known.shown_at):
+def _newer(known: Partition, told: PartitionMetadata, offset: Offset, *, fresh: bool) -> Partition:
+    """What holds of both; the same object where nothing is different: most of 5,000 are compared by that."""
+    hinted = known.shown_at == NO_OFFSET
+    if told.leader_epoch < known.leader_epoch:
         return known
+    if told.leader_epoch == known.leader_epoch and not hinted:
+        same = (
+            told.isr == known.isr
+            and told.leader == known.leader
+            and told.replicas == known.replicas
+            and told.offline == known.offline
+            and told.elr == known.elr
+        )
+        if same or not fresh:
+            return known
     return _partition(told, offset)
 
 
@@ -258,9 +271,4 @@ def _same(before: Topic | None, after: Topic | None) -> bool:
     """Whether anything is different besides how new the knowledge is."""
     if before is None or after is None:
         return before is after
-    if before.id != after.id or len(before.partitions) != len(after.partitions):
-        return False
-    return all(
-        old is new or old == replace(new, shown_at=old.shown_at)
-        for old, new in zip(before.partitions, after.partitions, strict=True)
-    )
+    return before.id == after.id and before.partitions == after.partitions

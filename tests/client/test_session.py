@@ -122,6 +122,19 @@ async def test_topics_that_are_wanted_meanwhile_share_the_next_request(brokers: 
         assert names == [("orders", "bills")]
 
 
+async def test_a_request_that_asks_for_other_topics_is_not_enough(brokers: Scripted) -> None:
+    async with brokers.client() as client:
+        brokers.mute = {ONE, TWO}
+        first = asyncio.ensure_future(client.refresh(["bills"]))
+        await until(lambda: brokers.unanswered, "the first request has come")
+        brokers.mute = set()
+        second = asyncio.ensure_future(client.refresh(["orders"]))
+        await asyncio.sleep(0)
+        brokers.unanswered[0].reply(brokers.metadata(Metadata(("bills",))))
+        await asyncio.gather(first, second)
+        assert "orders" in client.cluster.topics
+
+
 async def test_who_stops_waiting_for_metadata_takes_nothing_from_the_others(brokers: Scripted) -> None:
     async with brokers.client() as client:
         waiters = [asyncio.ensure_future(client.topic("orders")) for _ in range(3)]
