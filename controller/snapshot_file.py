@@ -23,11 +23,11 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 import msgspec
-from crc32c import crc32c
 
 from tidelog.controller.facts import BATCH_BYTES_MAX, FACTS_MAX, Fact, decode_facts, encode_facts
 from tidelog.controller.image import Image
 from tidelog.protocol.batch import HEADER_SIZE, check_body, read_header, stamp
+from tidelog.protocol.checksums import crc32c
 from tidelog.protocol.errors import CorruptMessage, CorruptSnapshot, UnsupportedFormat
 from tidelog.protocol.types import Buffer, Epoch, Offset
 from tidelog.storage.files import File

@@ -28,8 +28,7 @@ from collections.abc import Iterator
 from struct import Struct, pack_into
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
+from tidelog.protocol.checksums import crc32c
 from tidelog.protocol.errors import CorruptMessage, UnsupportedFormat
 from tidelog.protocol.types import SEQUENCES, Buffer, Epoch, Offset
 

@@ -18,8 +18,7 @@ from bisect import bisect_right
 from struct import Struct
 from typing import Final, Literal, NamedTuple
 
-from crc32c import crc32c
-
+from tidelog.protocol.checksums import crc32c
 from tidelog.protocol.errors import CorruptMessage
 from tidelog.storage.files import Directory, read_whole
 

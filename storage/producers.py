@@ -35,9 +35,9 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 import msgspec
-from crc32c import crc32c
 
 from tidelog.protocol.batch import CONTROL, TRANSACTIONAL, BatchHeader
+from tidelog.protocol.checksums import crc32c
 from tidelog.protocol.errors import (
     CorruptSnapshot,
     DuplicateSequenceNumber,

@@ -13,7 +13,7 @@ the bytes are those that it wrote.
 
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
+from tidelog.protocol.checksums import crc32c
 
 DIGITS: Final = 8
 

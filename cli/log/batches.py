@@ -10,10 +10,9 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
 from tidelog.cli.log.items import RESTORE, Batch, Fault, Hole, Item, Note, Severity, Summary
 from tidelog.protocol.batch import HEADER_SIZE, MAGIC, BatchHeader, check_body, read_header
+from tidelog.protocol.checksums import crc32c
 from tidelog.protocol.errors import CorruptMessage, UnsupportedFormat
 from tidelog.protocol.records import decode
 from tidelog.protocol.types import NO_EPOCH, Offset

@@ -11,8 +11,6 @@ What it keeps true:
 Functions over texts: whoever calls reads the file and the environment.
 """
 
-import difflib
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -171,6 +169,8 @@ def _why_not(role: Role, key: str) -> str:
         )
     if setting is not None:
         return f"a {role} does not take it at its start: leave it out"
+    import difflib  # noqa: PLC0415 -- most nodes are told what they know
+
     known = [*fields(role), *(name for name, place in PLACES.items() if role in place.flags)]
     near = difflib.get_close_matches(key.lower(), known, n=1) or difflib.get_close_matches(
         key.lower(), SETTINGS, n=1
@@ -183,6 +183,8 @@ def _why_not(role: Role, key: str) -> str:
 
 def of_file(text: str, name: str) -> Iterator[Entry]:
     """What a file in TOML says: tables within tables are names with dots."""
+    import tomllib  # noqa: PLC0415 -- most nodes are told on the command line
+
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
