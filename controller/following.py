@@ -121,8 +121,8 @@ class Copy(Protocol):
         """The copy, and what is known to be committed of it."""
         ...
 
-    def heard_of(self, controller: BrokerId, epoch: Epoch) -> bool:
-        """Somebody says that this controller leads in that epoch. Whether that is news."""
+    def heard_of(self, controller: BrokerId, epoch: Epoch, *, from_itself: bool = False) -> bool:
+        """Somebody, perhaps itself, says that this controller leads in that epoch. Whether that is news."""
         ...
 
     def heard(self, epoch: Epoch) -> None:
@@ -151,6 +151,10 @@ class Copy(Protocol):
 
     def lost(self, controller: BrokerId) -> None:
         """The connection to the leader has ended, or was given up."""
+        ...
+
+    def refused(self, controller: BrokerId) -> None:
+        """Nobody listens where this controller should be."""
         ...
 
 
@@ -234,6 +238,8 @@ class Following:
         except TidelogError as error:
             logger.debug("controller.unreachable id=%d error=%r", controller, str(error))
             self.failures[controller] = str(error)
+            if isinstance(error.__cause__, ConnectionRefusedError):
+                self._copy.refused(controller)
             return False
         try:
             return await self._follow(controller, connection)
@@ -275,7 +281,7 @@ class Following:
                     return self.connection is connection
                 followership = Followership(Leading(controller, copy.quorum_epoch))
             elif not entry.error:
-                copy.heard_of(controller, asked.leader_epoch)
+                copy.heard_of(controller, asked.leader_epoch, from_itself=True)
             if entry.error in _NOT_HERE or not entry.error:
                 self.connection = connection
                 self.failures.clear()

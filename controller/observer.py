@@ -152,7 +152,7 @@ class Observer:
         """The copy, and what is known to be committed of it."""
         return LogView(self.log.log_start, self.log.end_offset, self.high_watermark, self.archive.epochs)
 
-    def heard_of(self, controller: BrokerId, epoch: Epoch) -> bool:
+    def heard_of(self, controller: BrokerId, epoch: Epoch, *, from_itself: bool = False) -> bool:
         """Take over who leads, if that is news. Of two leaders of one epoch the first is believed."""
         known = self.controller_id != NO_BROKER
         if epoch < self.quorum_epoch or (epoch == self.quorum_epoch and (known or controller == NO_BROKER)):
@@ -184,6 +184,9 @@ class Observer:
         """What a snapshot says is so from now on: told as if one batch had brought it."""
         self.high_watermark = max(self.high_watermark, image.end_offset)
         self._on_batch(self.image.become(image))
+
+    def refused(self, _: BrokerId) -> None:
+        """Another one will lead."""
 
     def lost(self, _: BrokerId) -> None:
         """The connection to the leader has ended."""

@@ -63,10 +63,10 @@ class OwnCopy:
         log = self.log
         return LogView(log.log_start, log.end_offset, self._quorum.high_watermark, self.archive.epochs)
 
-    def heard_of(self, controller: BrokerId, epoch: Epoch) -> bool:
+    def heard_of(self, controller: BrokerId, epoch: Epoch, *, from_itself: bool = False) -> bool:
         """Somebody says that this controller leads in that epoch."""
         before = self._quorum.epoch, self._quorum.leader_id
-        self._quorum.heard_of(controller, epoch, self._now_ms())
+        self._quorum.heard_of(controller, epoch, self._now_ms(), from_itself=from_itself)
         self._told()
         return (self._quorum.epoch, self._quorum.leader_id) != before
 
@@ -89,7 +89,7 @@ class OwnCopy:
     def fetched(self, controller: BrokerId, epoch: Epoch, high_watermark: Offset) -> None:
         """What the leader had is appended, and so much is committed."""
         self._metadata.grown()
-        self._quorum.heard_of(controller, epoch, self._now_ms())
+        self._quorum.heard_of(controller, epoch, self._now_ms(), from_itself=True)
         self._quorum.fetched(epoch, high_watermark, self.log.end_offset, self._now_ms())
         self._grown()
         self._told()
@@ -108,4 +108,8 @@ class OwnCopy:
 
     def lost(self, controller: BrokerId) -> None:
         """The connection to the leader has ended."""
+        self._lost(controller)
+
+    def refused(self, controller: BrokerId) -> None:
+        """Nobody listens there; if that is the leader, it is gone as well as if a connection had ended."""
         self._lost(controller)

@@ -193,6 +193,8 @@ class Quorum:
         self._rng = rng
         self._failed = 0
         self._ended: Epoch = NO_EPOCH
+        self._gone: Epoch = NO_EPOCH
+        """The epoch whose leader was found gone: who only heard of it once does not bring it back."""
         """Its leader has said that it leads no more; others may not know yet, and say that it does."""
         first_ms = 0 if self.voters == (me,) else rng.uniform(0, FIRST_ELECTION_MS)
         self.role: Role = Unattached(now_ms + first_ms)
@@ -431,7 +433,7 @@ class Quorum:
                     True  # that is for a majority to say: it may miss the leader as well (I-48)
                 )
             else:
-                self.heard_of(leader, reply.epoch, now_ms)
+                self.heard_of(leader, reply.epoch, now_ms, from_itself=leader == asked.voter_id)
         return self._counted(asked, now_ms, log, granted=granted, directory_id=reply.directory_id)
 
     def _counted(
@@ -460,7 +462,7 @@ class Quorum:
         self._check_voter(request.leader_id)
         if request.epoch < self.epoch:
             raise FencedLeaderEpoch(f"epoch {self.epoch} has begun, {request.epoch} is over")
-        self.heard_of(request.leader_id, request.epoch, now_ms)
+        self.heard_of(request.leader_id, request.epoch, now_ms, from_itself=True)
         return BeginEpochReply(0, None, self.epoch, self.leader_id)
 
     def on_end(self, request: EndEpoch, now_ms: float) -> EndEpochReply:
@@ -479,7 +481,9 @@ class Quorum:
             self.role = Unattached(now_ms + rank * FIRST_ELECTION_MS * self._rng.uniform(0.5, 1))
         return EndEpochReply(0, None, self.epoch, self.leader_id)
 
-    def heard_of(self, leader_id: BrokerId, epoch: Epoch, now_ms: float) -> None:
+    def heard_of(
+        self, leader_id: BrokerId, epoch: Epoch, now_ms: float, *, from_itself: bool = False
+    ) -> None:
         """Somebody says who leads in which epoch; -1: that it is this epoch, and nobody is known to."""
         if leader_id != NO_BROKER:
             self._check_voter(leader_id)
@@ -489,7 +493,9 @@ class Quorum:
         if leader_id in {NO_BROKER, self.me}:
             return
         self._check_leader(leader_id)
-        if not isinstance(self.role, Follower) and epoch != self._ended:
+        if from_itself:
+            self._gone = NO_EPOCH
+        if not isinstance(self.role, Follower) and epoch not in {self._ended, self._gone}:
             self.state = self.state._replace(leader_id=leader_id)
             self.role = Follower(now_ms + self._config.fetch_timeout_ms)
 
@@ -506,6 +512,7 @@ class Quorum:
     def leader_is_gone(self, now_ms: float) -> None:
         """Its connection has ended and its port refuses: no need to wait for it (DECISIONS 24)."""
         if isinstance(self.role, Follower):
+            self._gone = self.epoch
             self.role = Unattached(now_ms + self._rng.uniform(0, FIRST_ELECTION_MS))
 
     def _enter(self, epoch: Epoch, now_ms: float) -> None:

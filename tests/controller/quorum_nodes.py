@@ -260,7 +260,7 @@ class Node:
         if answer.asked != Fetch(self.quorum.epoch, end, last_epoch) or self.quorum.leads:
             return  # it answers another fetch
         self.asked_ms = None
-        self.quorum.heard_of(leader.me, answer.asked.epoch, self.now_ms)
+        self.quorum.heard_of(leader.me, answer.asked.epoch, self.now_ms, from_itself=True)
         self.keep()
         if answer.parting is not None:
             self.truncate(divergence(self.disk.epochs, end, answer.parting))

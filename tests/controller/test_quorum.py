@@ -21,7 +21,7 @@ from tidelog.protocol.errors import (
     InvalidVoterKey,
 )
 from tidelog.protocol.messages import BeginEpoch, VoteReply
-from tidelog.protocol.types import NO_BROKER, BrokerId, Epoch
+from tidelog.protocol.types import NO_BROKER, BrokerId, Epoch, Offset
 
 rule = Rules()
 
@@ -410,6 +410,27 @@ def a_leader_that_is_gone_is_not_waited_for(module: Any) -> None:
     desk = Desk(module).follows(2)
     desk.q.leader_is_gone(desk.now_ms)
     assert desk.now_ms <= desk.q.deadline_ms() <= desk.now_ms + FIRST_MS
+
+
+@rule
+def hearsay_does_not_bring_back_a_leader_that_is_gone(module: Any) -> None:
+    """Who has not noticed yet tells everybody; a controller that believes it waits for a whole fetch time-out."""
+    desk = Desk(module).follows(2)
+    epoch = desk.q.epoch
+    desk.q.leader_is_gone(desk.now_ms)
+    desk.q.heard_of(BrokerId(2), epoch, desk.now_ms)
+    assert (desk.role, desk.q.leader_id) == ("Unattached", NO_BROKER)
+
+
+@rule
+def a_leader_that_was_thought_gone_is_followed_when_it_says_so_itself(module: Any) -> None:
+    desk = Desk(module).follows(2)
+    epoch = desk.q.epoch
+    desk.q.leader_is_gone(desk.now_ms)
+    desk.q.heard_of(BrokerId(2), epoch, desk.now_ms, from_itself=True)
+    assert (desk.role, desk.q.leader_id) == ("Follower", 2)
+    desk.q.fetched(epoch, Offset(0), Offset(0), desk.now_ms)
+    assert not desk.would_grant(3)
 
 
 @rule

@@ -8,6 +8,8 @@ import pytest
 from tests.controller.nodes import Member, sessions_of
 from tests.simulation.controllers import FAST, FETCH_MS, PORT, QUORUM, SESSION_MS, Controllers
 from tests.simulation.controllers_witness import Placed, batches
+from tidelog.controller.following import FollowingConfig
+from tidelog.controller.quorum import QuorumConfig
 from tidelog.protocol.errors import NotController, TopicAlreadyExists
 from tidelog.protocol.io import connect
 from tidelog.protocol.messages import BrokerHeartbeat, CreateTopics, NewTopic, Vote, VoteReply
@@ -147,6 +149,23 @@ def test_one_that_is_killed_is_replaced_before_a_time_out(world: World) -> None:
     quorum = settled(world)
     quorum.hosts[quorum.until_active()].kill()
     quorum.until(lambda: quorum.active is not None, FETCH_S)
+
+
+def test_one_that_is_killed_while_another_one_begins_is_replaced_before_a_time_out(world: World) -> None:
+    """Who has only heard of the leader, and finds nobody at its port, does not believe in it either."""
+    quorum = settled(world, quorum=QuorumConfig(), following=FollowingConfig())
+    for later_s in (0.0, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2):
+        leader = quorum.until_active()
+        begins = quorum.others(leader)[0]
+        quorum.hosts[begins].kill()
+        quorum.run_for(0.5)
+        quorum.start(begins)
+        quorum.until(lambda: begins in quorum.nodes)  # noqa: B023 -- called before the next turn
+        quorum.run_for(later_s)
+        quorum.hosts[leader].kill()
+        quorum.until(lambda: quorum.active not in {None, leader}, 1.0)  # noqa: B023 -- as above
+        quorum.start(leader)
+        quorum.until(quorum.settled)
 
 
 def test_a_quorum_of_three_survives_any_one_and_not_two(world: World) -> None:
