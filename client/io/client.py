@@ -49,7 +49,13 @@ class Client(Session):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        try:
+            await self.close()
+        except Exception as failure:
+            if error is None:
+                raise
+            # What ended the block is what its author has to know first.
+            error.add_note(f"and when the client was closed: {type(failure).__name__}: {failure}")
 
     def __await__(self) -> Generator[Any, None, Self]:
         return self.__aenter__().__await__()

@@ -21,7 +21,14 @@ del _root
 _HOMES = {
     "Admin": "client.io.admin",
     "Client": "client.io.client",
+    "Consumer": "client.io.consumer",
     "NewTopic": "client.admin",
+    "OffsetAndTimestamp": "client.io.consumer",
+    "PartitionPosition": "client.records",
+    "Producer": "client.io.producer",
+    "Record": "client.records",
+    "RecordBatch": "client.records",
+    "RecordMetadata": "client.records",
     "TopicPartition": "protocol.types",
     "connect": "client.io.client",
 }
@@ -37,6 +44,13 @@ if TYPE_CHECKING:
     from tidelog.client.io.admin import Admin as Admin
     from tidelog.client.io.client import Client as Client
     from tidelog.client.io.client import connect as connect
+    from tidelog.client.io.consumer import Consumer as Consumer
+    from tidelog.client.io.consumer import OffsetAndTimestamp as OffsetAndTimestamp
+    from tidelog.client.io.producer import Producer as Producer
+    from tidelog.client.records import PartitionPosition as PartitionPosition
+    from tidelog.client.records import Record as Record
+    from tidelog.client.records import RecordBatch as RecordBatch
+    from tidelog.client.records import RecordMetadata as RecordMetadata
     from tidelog.protocol.errors import *  # noqa: F403 -- each error has its name here
     from tidelog.protocol.types import TopicPartition as TopicPartition
 else:

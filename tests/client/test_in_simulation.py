@@ -9,12 +9,18 @@ import pytest
 from tests.client.simulated import Stage
 from tidelog.client.admin import NewTopic
 from tidelog.client.io.client import Client
-from tidelog.protocol.errors import ConnectionFailed, RequestTimedOut, UnknownTopicOrPartition
+from tidelog.protocol.errors import (
+    ConnectionFailed,
+    InvalidConfig,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+    Unsupported,
+)
 from tidelog.protocol.messages import Metadata
 from tidelog.protocol.types import BrokerId, TopicPartition
 from tidelog.testing.simulation.world import World
 
-FIRST = BrokerId(1)
+FIRST, SECOND = BrokerId(1), BrokerId(2)
 
 
 @pytest.fixture
@@ -176,3 +182,32 @@ def test_an_operation_without_brokers_ends_within_its_time_and_says_why(stage: S
     with pytest.raises(ConnectionFailed):
         stage.run(create)
     assert 2 < stage.world.now - began < 5
+
+
+def test_metadata_is_looked_at_again_when_it_is_old_though_nothing_failed(stage: Stage) -> None:
+    async def wait(client: Client) -> tuple[set[int], float]:
+        await client.admin.create_topics(NewTopic("orders", partitions=6, replication_factor=3))
+        await client.connection(SECOND)
+        refreshes = client.metrics()["refreshes"]
+        await asyncio.sleep(5)
+        regular = client.metrics()["refreshes"] - refreshes
+        stage.cluster.hosts[3].kill()  # no connection leads there: nothing tells the client
+        await asyncio.sleep(5)
+        return {one.leader for one in client.cluster.partitions("orders")}, regular
+
+    leaders, regular = stage.run(wait, metadata_max_age_ms=1000)
+    assert leaders <= {1, 2}
+    assert 4 <= regular <= 5
+
+
+def test_options_that_are_not_there_yet_are_refused_by_whoever_has_them(stage: Stage) -> None:
+    async def ask(client: Client) -> None:
+        with pytest.raises(Unsupported, match="transactional_id"):
+            client.producer(transactional_id="t")
+        with pytest.raises(InvalidConfig, match="nearest is linger_ms"):
+            client.producer(linger=5)
+        with pytest.raises(InvalidConfig, match="there is no such option"):
+            client.consumer("orders", config={"auto.offset.resett": "earliest"})
+        assert client.metrics()["tasks"] == 2, "what was refused has begun nothing"
+
+    stage.run(ask)

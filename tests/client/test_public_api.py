@@ -12,7 +12,7 @@ from tidelog.protocol.errors import BY_CODE
 SOURCE = Path(tidelog.__file__).parents[1]
 
 
-@pytest.mark.parametrize("name", ["Client", "NewTopic", "TopicPartition", "connect", "TidelogError", "Admin"])
+@pytest.mark.parametrize("name", [*tidelog._HOMES, "TidelogError"])
 def test_a_promised_name_is_there_and_listed(name: str) -> None:
     assert getattr(tidelog, name) is not None
     assert name in dir(tidelog)
