@@ -16,18 +16,18 @@ from collections.abc import Iterable, Mapping
 from itertools import product
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
-from tidelog.protocol.errors import ConnectionFailed, TidelogError
+from tidelog.protocol.errors import TidelogError
 from tidelog.protocol.io import connect
 from tidelog.protocol.messages import Hello, Metadata, MetadataReply
 from tidelog.testing.links import CLIENTS, How, Links, both_ways, node_name
-from tidelog.testing.nodes import START_S, Node, NodeFailed, NodeSpec, Unsupported
+from tidelog.testing.nodes import START_S, Node, NodeFailed, NodeSpec, Unsupported, replication_factors
 from tidelog.testing.ports import HOST, HeldPort
-from tidelog.testing.told import settings_for
 
 if TYPE_CHECKING:
     from tidelog.client import Client
+    from tidelog.controller.image import Image
 
 _ASK_MS = 1000
 _POLL_S = 0.005
@@ -89,7 +89,7 @@ class Cluster:
         self._controllers = controllers
         self._directory = directory
         self._racks = _racks(racks, brokers)
-        self._settings = settings_for(settings or {}, brokers)
+        self._settings = _told(settings, brokers)
         self._network: Network
         self._open = contextlib.AsyncExitStack()
 
@@ -202,43 +202,49 @@ class Cluster:
         await _all(node.ready(timeout) for node in running)
         wanted = {node.spec.number for node in running if node.spec.is_broker}
         while True:
-            told = await asyncio.gather(*(self._metadata(f"b{number}") for number in wanted))
-            if all(answer is not None and wanted <= {b.id for b in answer.brokers} for answer in told):
+            seen = await asyncio.gather(*(self._view(f"b{number}") for number in wanted))
+            if all(view is not None and wanted <= view.brokers for view in seen):
                 return
             if loop.time() > deadline:
-                seen = [sorted(b.id for b in answer.brokers) if answer else "no answer" for answer in told]
-                raise NodeFailed(f"brokers {sorted(wanted)} do not all know of each other: they see {seen}")
+                words = [sorted(view.brokers) if view is not None else "no answer" for view in seen]
+                raise NodeFailed(f"brokers {sorted(wanted)} do not all know of each other: they see {words}")
             await asyncio.sleep(_POLL_S)
 
     async def leader_of(self, topic: str, partition: int = 0) -> int | None:
         """Which broker leads, as the one knows that has heard most; None: nobody does, or it is not known."""
         names = [name for name in self._names("b") if self.nodes[name].state == "running"]
-        told = await asyncio.gather(*(self._metadata(name, topic) for name in names))
-        answers = [answer for answer in told if answer is not None]
-        newest = max(answers, key=lambda answer: answer.metadata_offset, default=None)
-        for known in newest.topics[0].partitions if newest is not None else ():
-            if known.index == partition and known.leader >= 0:
-                return known.leader
-        return None
+        seen = await asyncio.gather(*(self._view(name, topic) for name in names))
+        newest = max((view for view in seen if view is not None), key=lambda view: view.offset, default=None)
+        leader = newest.leaders.get(partition, -1) if newest is not None else -1
+        return leader if leader >= 0 else None
 
     def logs(self, node: int | str | None = None, *, controller: int | None = None) -> str:
         """What a node has logged."""
         return self._node(node, controller).logs()
 
-    async def _metadata(self, name: str, *topics: str) -> MetadataReply | None:
-        """What that broker knows, asked past every proxy; None: it does not say."""
+    async def _view(self, name: str, topic: str = "") -> "_View | None":
+        """What that broker knows, whatever is wrong with its network; None: it does not say."""
+        node = self.nodes[name]
+        if not self.processes:
+            image = getattr(node, "image", None)
+            return _view_of_image(image, topic) if image is not None else None
+        hello = Hello(client_id="tidelog-testing")
         try:
-            connection = await connect(
-                HOST, self._spec(name).port, Hello(client_id="tidelog-testing"), timeout_ms=_ASK_MS
-            )
+            connection = await connect(HOST, node.spec.port, hello, timeout_ms=_ASK_MS)
             try:
-                reply, _ = await connection.call(Metadata(names=topics), timeout_ms=_ASK_MS)
+                asked = Metadata(names=(topic,) if topic else ())
+                reply, _ = await connection.call(asked, timeout_ms=_ASK_MS)
             finally:
                 connection.abort()
         except TidelogError:
             return None
         assert isinstance(reply, MetadataReply), reply
-        return reply
+        partitions = reply.topics[0].partitions if reply.topics else ()
+        return _View(
+            {broker.id for broker in reply.brokers},
+            reply.metadata_offset,
+            {known.index: known.leader for known in partitions},
+        )
 
     def _names(self, kind: str = "") -> list[str]:
         return [name for name in self.nodes if name.startswith(kind)]
@@ -355,6 +361,27 @@ class Cluster:
         await self._node(node, controller).free_disk()
 
 
+class _View(NamedTuple):
+    """The cluster as one broker knows it."""
+
+    brokers: set[int]
+    """Who is alive."""
+    offset: int
+    """How much of the metadata log it has read."""
+    leaders: dict[int, int]
+    """Of the topic that was asked about."""
+
+
+def _view_of_image(image: "Image", topic: str) -> _View:
+    topic_id = image.topic_ids.get(topic)
+    partitions = image.partitions_of(topic_id) if topic_id is not None else ()
+    return _View(
+        {broker.id for broker in image.brokers.values() if not broker.fenced},
+        image.end_offset,
+        {state.index: state.leader for state in partitions},
+    )
+
+
 class _InnerNetwork:
     """The network of nodes inside this process: their own loops look at the links."""
 
@@ -384,6 +411,15 @@ async def _all(works: Iterable[Any]) -> None:
         raise errors.exceptions[0] from None
 
 
+def _told(settings: Mapping[str, Any] | None, brokers: int) -> dict[str, dict[str, str]]:
+    """What brokers (`b`) and controllers (`c`) are told."""
+    if not settings:
+        return {"b": {}, "c": replication_factors(brokers)}
+    from tidelog.testing.told import settings_for  # noqa: PLC0415 -- loads the product, which processes do by themselves
+
+    return settings_for(settings, brokers)
+
+
 def _racks(racks: Mapping[int, str] | Iterable[str] | None, brokers: int) -> dict[int, str]:
     if racks is None:
         return {}
@@ -393,4 +429,4 @@ def _racks(racks: Mapping[int, str] | Iterable[str] | None, brokers: int) -> dic
     return {number: given[(number - 1) % len(given)] for number in range(1, brokers + 1)}
 
 
-__all__ = ["Cluster", "ConnectionFailed", "NodeFailed", "Unsupported"]
+__all__ = ["Cluster", "NodeFailed", "Unsupported"]

@@ -21,6 +21,7 @@ from tidelog.broker.config import BrokerConfig
 from tidelog.controller import config as controller_config
 from tidelog.controller.config import ControllerConfig
 from tidelog.controller.controller import Controller
+from tidelog.controller.image import Image
 from tidelog.protocol.settings import configured
 from tidelog.protocol.types import BrokerId
 from tidelog.storage.io import real_environment
@@ -162,6 +163,13 @@ class LocalNode:
         """Go on."""
         assert self._loop is not None
         self._loop.go_on()
+
+    @property
+    def image(self) -> Image | None:
+        """What this broker knows of the cluster; None: it does not serve."""
+        node = self.node
+        serves = self.state == "running" and isinstance(node, Broker) and node.serving
+        return node.observer.image if serves and isinstance(node, Broker) else None
 
     # ── disk and log ──────────────────────────────────────────────────────────────────────────────
 

@@ -300,6 +300,8 @@ class ProcessNode:
     async def ready(self, timeout: float) -> None:  # noqa: ASYNC109 -- as Node says
         """Until it serves."""
         await self._there().ready(timeout)
+        # What has ended late of its last life may have closed the door while nobody listened behind it.
+        await self._doors.open(self.spec)
 
     async def stop(self) -> None:
         """Stop in order."""

@@ -185,7 +185,7 @@ class _Pair:
         self._opening = b""
         self._called = False
         self.caller = _Half(self._from_caller, lambda reset: self._lost(self._in, reset=reset))
-        self.node = _Half(self._from_node, lambda reset: proxy.spawn(self._node_lost(reset=reset)))
+        self.node = _Half(self._from_node, self._node_has_ended)
         self._in = _Way(lambda: self._link(self._name or CLIENTS, proxy.name), self.caller, self.node)
         self._out = _Way(lambda: self._link(proxy.name, self._name or CLIENTS), self.node, self.caller)
         self._late = asyncio.get_running_loop().call_later(_HELLO_S, self._too_late)
@@ -212,8 +212,12 @@ class _Pair:
     def _from_node(self, data: bytes) -> None:
         self._out.put(data)
 
-    async def _node_lost(self, *, reset: bool) -> None:
-        await self._proxy.close_if_gone()
+    def _node_has_ended(self, reset: bool) -> None:
+        self._proxy.spawn(self._pass_on_the_end(self._proxy.server, reset=reset))
+
+    async def _pass_on_the_end(self, server: asyncio.AbstractServer | None, *, reset: bool) -> None:
+        if server is not None:
+            await self._proxy.close_if_gone(server)
         self._lost(self._out, reset=reset)
 
     def sync(self) -> None:
@@ -261,26 +265,26 @@ class _Proxy:
         self.links = links
         self.pairs: set[_Pair] = set()
         self._port = port
-        self._server: asyncio.AbstractServer | None = None
+        self.server: asyncio.AbstractServer | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         links.watch(self._changed)
 
     async def open(self) -> None:
         """The node runs."""
-        if self._server is None:
+        if self.server is None:
             loop = asyncio.get_running_loop()
-            self._server = await loop.create_server(
-                lambda: _Pair(self).caller, HOST, self._port, backlog=1024
-            )
+            self.server = await loop.create_server(lambda: _Pair(self).caller, HOST, self._port, backlog=1024)
 
     def close(self) -> None:
         """The node is gone."""
-        server, self._server = self._server, None
+        server, self.server = self.server, None
         if server is not None:
             server.close()
 
-    async def close_if_gone(self) -> None:
+    async def close_if_gone(self, server: asyncio.AbstractServer) -> None:
         """A connection of the node has ended: if its own port refuses, this one does before anybody hears of it.
+
+        That is `server`, which was open then; one that was opened since for the next life stays.
 
         Whoever hears of the end asks here at once whether the node is dead, sooner than who has started it could say.
         """
@@ -289,7 +293,8 @@ class _Proxy:
                 asyncio.Protocol, HOST, self.target
             )
         except ConnectionRefusedError:
-            self.close()
+            if self.server is server:
+                self.close()
         except OSError:
             return
         else:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import tidelog
 from tests.cli.node_processes import DEADLINE_S, HOST, Ran, clean_environment, command, run
 from tidelog.cli.local.identity import Incarnation, began, who_listens
 from tidelog.cli.local.plan import CONTROLLERS_ABOVE, HTTP_ABOVE
@@ -129,6 +130,17 @@ def test_a_detached_cluster_serves_until_down_and_goes_on_with_its_data(data: Pa
     until_gone(nodes)
     assert up(data, port).code == 0
     assert (data / "broker-1" / "meta.properties").read_text() == cluster
+    assert run("down", "--data", str(data)).code == 0
+
+
+async def test_ready_means_that_a_new_topic_takes_a_write_of_all_of_its_replicas(
+    data: Path, port: int
+) -> None:
+    assert run("up", "-n", "3", "--data", str(data), "--port", str(port), "--detach").code == 0
+    async with tidelog.connect(f"{HOST}:{port}") as client:
+        await client.admin.create_topics("orders")
+        async with client.producer(acks="all") as producer:
+            assert (await producer.send("orders", b"v")).offset == 0
     assert run("down", "--data", str(data)).code == 0
 
 

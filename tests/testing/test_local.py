@@ -67,6 +67,19 @@ async def test_a_killed_node_leaves_no_mark_of_a_clean_stop_and_a_stopped_one_do
         await user.writes("t")
 
 
+async def test_a_directory_that_is_kept_is_the_same_cluster_the_next_time(tmp_path: Path) -> None:
+    async with Cluster(3, 3, directory=tmp_path) as cluster:
+        user = User(cluster)
+        await user.create("t")
+        await user.writes("t", b"kept")
+        topic_ids = user.topic_ids
+    async with Cluster(3, 3, directory=tmp_path) as cluster:
+        user = User(cluster)
+        user.topic_ids = topic_ids
+        leader = await user.writes("t", b"new")
+        assert b"kept" in await user.read("t", leader)
+
+
 async def test_timers_of_a_paused_node_stand_still_and_come_due_when_it_goes_on() -> None:
     async with Cluster(1) as cluster:
         loop = local(cluster, "b1")._loop
