@@ -76,6 +76,8 @@ class Session:
         )
         self.closed = False
         """Whether `close` was called."""
+        self._finishing = False
+        """Whether it was called, and children still finish what they have begun."""
         self._watchers: list[Callable[[Changes], None]] = []
         self._children: list[Child] = []
         self._tasks: dict[asyncio.Task[Any], None] = {}
@@ -138,7 +140,7 @@ class Session:
     async def close(self) -> None:
         """Close children, tasks and connections; raises what a child could not finish. A second call waits with the first."""
         if self._closing is None:
-            self.closed = True
+            self.closed = self._finishing = True
             self._closing = asyncio.get_running_loop().create_task(self._close(), name="tidelog-close")
         await asyncio.shield(self._closing)
 
@@ -156,9 +158,11 @@ class Session:
                         failure = error
                     else:
                         failure.add_note(f"and {type(error).__name__}: {error}")
+            self._finishing = False
             await self._end_tasks()
             await self.connections.close()
         finally:
+            self._finishing = False
             self._cancel_tasks()
             self.connections.abort()
         if failure is not None:
@@ -175,12 +179,14 @@ class Session:
             task.cancel()
 
     def _check_open(self) -> None:
-        if self.closed:
+        # While it closes, its children finish what is under way: a producer may need a leader for that.
+        if self.closed and not self._finishing:
             raise ClientClosed("the client is closed")
 
     def register(self, child: Child) -> None:
         """Close this before the client; refused when that has begun."""
-        self._check_open()
+        if self.closed:
+            raise ClientClosed("the client is closed")
         self._children.append(child)
 
     def unregister(self, child: Child) -> None:

@@ -50,7 +50,7 @@ def loses_the_first_answer(brokers: Scripted) -> None:
 
     def handle(_broker: BrokerId, incoming: Incoming) -> None:
         message = incoming.message
-        if brokers.count(type(message)) == 1:  # type: ignore[arg-type]
+        if brokers.count(type(message)) == 1:
             incoming.connection.abort("it dies")
         elif isinstance(message, CreateTopics):
             told = CreatedTopic(message.topics[0].name, TopicAlreadyExists.code, "it exists")

@@ -302,6 +302,23 @@ async def test_children_end_first_the_last_one_before_the_others(brokers: Script
     assert order == ["two", "one"]
 
 
+async def test_a_child_finishes_what_it_has_begun_and_begins_nothing_new(brokers: Scripted) -> None:
+    client = await brokers.client()
+    seen: list[object] = []
+
+    class Finishing(Child):
+        async def close(self) -> None:
+            seen.append((await client.topic("orders")).name)
+            with pytest.raises(ClientClosed):
+                client.register(Child("late", []))
+
+    client.register(Finishing("one", []))
+    await client.close()
+    assert seen == ["orders"]
+    with pytest.raises(ClientClosed):
+        await client.refresh()
+
+
 async def test_what_a_child_could_not_finish_is_raised_when_all_is_closed(brokers: Scripted) -> None:
     order: list[str] = []
     client = await brokers.client()
