@@ -92,6 +92,8 @@ class Producer:
         self._room_seen = 0
         self._closed = False
         self._closing: asyncio.Task[None] | None = None
+        self._told = False
+        """Whether `close` has raised what it had to."""
         self._failed: list[Batch] = []
         self._failed_before = 0
         self._counts = {"records": 0, "batches": 0, "failed_records": 0}
@@ -202,14 +204,20 @@ class Producer:
     async def close(self, timeout: float | None = None) -> None:
         """Flush, for 30 seconds unless it is told another time, and end; a second call waits with the first.
 
-        Raises DeliveryError with the number of records that were not acknowledged, unless their senders know.
+        Raises DeliveryError with the number of records that were not acknowledged, unless their senders know; once.
         """
         if self._closing is None:
             self._closed = True
             loop = asyncio.get_running_loop()
             seconds = CLOSE_TIMEOUT_S if timeout is None else timeout
             self._closing = loop.create_task(self._close(seconds), name="tidelog-producer-close")
-        await asyncio.shield(self._closing)
+        try:
+            await asyncio.shield(self._closing)
+        except DeliveryError:
+            if self._told:
+                return
+            self._told = True
+            raise
 
     async def _close(self, timeout: float) -> None:
         self._freed()
@@ -218,7 +226,8 @@ class Producer:
             try:
                 await self.flush(timeout)
             except (RequestTimedOut, DeliveryError) as error:
-                cause = next((batch.cause for batch in self._accumulator.outstanding if batch.cause), error)
+                causes = [batch.cause for batch in self._accumulator.outstanding if batch.cause]
+                cause = causes[0] if causes else error.__cause__ or error
                 closed = ClientClosed("the producer was closed before the record was acknowledged")
                 self._sender.sending.give_up(closed)
                 await asyncio.sleep(0)  # who waits for a record is told first
