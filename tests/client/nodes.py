@@ -33,7 +33,7 @@ async def until(condition: Callable[[], object], what: str, seconds: float = DEA
 
 
 class Cluster:
-    """One controller and some brokers. `async with`; `kill` and `start` a broker by its number."""
+    """One controller and some brokers. `async with`; `kill` a broker by its number."""
 
     def __init__(self, root: Path, brokers: int = 3, **config: Any) -> None:
         self.root = root
@@ -67,13 +67,12 @@ class Cluster:
         return connect(self.bootstrap, **options)
 
     async def start(self, number: int) -> None:
-        """Start a broker, and wait until it serves and may lead; again on the port that it had."""
-        port = self.brokers[number].port if number in self.brokers else 0
+        """Start a broker, and wait until it serves and may lead. Not again: its directory stays this process's."""
         config = BrokerConfig(
             broker_id=BrokerId(number),
             controllers=((1, HOST, self.controller.port),),
             host=HOST,
-            port=port,
+            port=0,
             rack=f"rack-{number}",
             **self.config,
         )
