@@ -16,7 +16,7 @@ from tidelog.controller.recovery import ASK_AGAIN_MS, Todo
 from tidelog.protocol.bounds import Bounds
 from tidelog.protocol.errors import DiskFull, TidelogError
 from tidelog.protocol.io import connect
-from tidelog.protocol.messages import GetReplicaLogInfo, GetReplicaLogInfoReply, PartitionIndex
+from tidelog.protocol.messages import GetReplicaLogInfo, GetReplicaLogInfoReply, Hello, PartitionIndex
 from tidelog.protocol.settings import CLUSTER, number
 from tidelog.protocol.types import BrokerId
 
@@ -37,9 +37,11 @@ class Chores:
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         drive: Callable[[Generator[None, None, None]], Coroutine[Any, Any, None]],
         give_up: Callable[[], None],
+        hello: Hello,
         bounds: Bounds,
     ) -> None:
         self._active = active
+        self._hello = hello
         self._idle_ms = idle_ms
         self._now_ms = now_ms
         self._spawn = spawn
@@ -114,7 +116,9 @@ class Chores:
             return
         request = GetReplicaLogInfo(self._active.epoch, tuple(PartitionIndex(*place) for place in places))
         try:
-            connection = await connect(known.host, known.port, bounds=self._bounds, timeout_ms=ASK_TIMEOUT_MS)
+            connection = await connect(
+                known.host, known.port, self._hello, bounds=self._bounds, timeout_ms=ASK_TIMEOUT_MS
+            )
             try:
                 reply, _ = await connection.call(request, timeout_ms=ASK_TIMEOUT_MS)
             finally:

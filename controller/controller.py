@@ -453,6 +453,7 @@ class Controller:
             active,
             idle_ms=self.config.idle_ms,
             give_up=self._give_up,
+            hello=self._peers.hello,
             now_ms=self._now_ms,
             spawn=self._spawn,
             drive=lambda steps: self._drive(active, steps),

@@ -21,8 +21,9 @@ class Peers:
     """A connection to each of them, made when it is needed and kept."""
 
     def __init__(self, addresses: Mapping[BrokerId, Address], hello: Hello, bounds: Bounds) -> None:
+        self.hello = hello
+        """How this controller introduces itself."""
         self._addresses = dict(addresses)
-        self._hello = hello
         self._bounds = bounds
         self._connections: dict[BrokerId, Connection] = {}
 
@@ -33,7 +34,7 @@ class Peers:
         connection = self._connections.get(to)
         if connection is None or connection.closed:
             host, port = self._addresses[to]
-            connection = await connect(host, port, self._hello, bounds=self._bounds, timeout_ms=timeout_ms)
+            connection = await connect(host, port, self.hello, bounds=self._bounds, timeout_ms=timeout_ms)
             replaced, self._connections[to] = self._connections.get(to), connection
             if replaced is not None:
                 replaced.close()
