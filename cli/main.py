@@ -37,9 +37,15 @@ class Noun(NamedTuple):
 NOUNS: Final[Mapping[str, Noun]] = {
     "broker": Noun("tidelog.cli.broker", "broker", "Run brokers, and look at them."),
     "cluster": Noun("tidelog.cli.cluster", "cluster", "Look at a cluster as a whole."),
+    "config": Noun("tidelog.cli.config", "config", "Look at settings, and change them."),
+    "consume": Noun("tidelog.cli.consume", "consume", "Read records of a topic."),
     "controller": Noun("tidelog.cli.controller", "controller", "Run controllers."),
     "down": Noun("tidelog.cli.local.down", "down", "Stop the local cluster that `up` has started."),
     "log": Noun("tidelog.cli.log", "log", "Look into a log on disk; needs no broker."),
+    "partition": Noun("tidelog.cli.partition", "partition", "Look at partitions, move them, elect leaders."),
+    "produce": Noun("tidelog.cli.produce", "produce", "Write lines to a topic."),
+    "topic": Noun("tidelog.cli.topic", "topic", "Create topics, look at them, change them."),
+    "perf": Noun("tidelog.cli.perf", "perf", "Measure what a cluster does."),
     "up": Noun("tidelog.cli.local.up", "up", "Run a local cluster of real processes."),
 }
 

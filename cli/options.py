@@ -22,7 +22,11 @@ BOOTSTRAP: Final = "127.0.0.1:9092"
 BOOTSTRAP_VARIABLE: Final = "TIDELOG_BOOTSTRAP"
 _BOOTSTRAP_KEY: Final = "tidelog.bootstrap"
 TIMEOUT_S: Final = 5.0
+CHANGE_TIMEOUT_S: Final = 30.0
+"""For what changes something: until it is usable everywhere, not only until it is decided."""
 _TIMEOUT_KEY: Final = "tidelog.timeout"
+_SETTINGS_KEY: Final = "tidelog.settings"
+_VERBOSE_KEY: Final = "tidelog.verbose"
 
 Callback = TypeVar("Callback", bound=Callable[..., Any] | click.Command)
 
@@ -59,14 +63,31 @@ class Address(NamedTuple):
 
 
 def connection_options(callback: Callback) -> Callback:
-    """Add `-b` and `--timeout`; the verb asks `bootstrap` and `timeout_ms` what was said."""
+    """Add `-b`, `-X`, `-v` and `--timeout`; the verb asks `bootstrap`, `pairs`, ... what was said."""
+    verbose = click.option(
+        "-v",
+        "--verbose",
+        count=True,
+        expose_value=False,
+        callback=_remember_verbose,
+        help="Tell on stderr what the client does; twice: everything.",
+    )
+    settings = click.option(
+        "-X",
+        "pairs",
+        metavar="KEY=VALUE",
+        multiple=True,
+        expose_value=False,
+        callback=_remember_settings,
+        help="A setting of the client, the producer or the consumer, by Kafka's name; repeatable.",
+    )
     timeout = click.option(
         "--timeout",
         type=click.FloatRange(min=0, min_open=True),
         metavar="SECONDS",
         expose_value=False,
         callback=_remember_timeout,
-        help=f"How long an answer may take. [default: {TIMEOUT_S:g}]",
+        help=f"How long an answer may take. [default: {TIMEOUT_S:g}, {CHANGE_TIMEOUT_S:g} for a change]",
     )
     where = click.option(
         "-b",
@@ -76,7 +97,7 @@ def connection_options(callback: Callback) -> Callback:
         callback=_remember_bootstrap,
         help=f"Where the cluster is: brokers of it. [env: {BOOTSTRAP_VARIABLE}; default: {BOOTSTRAP}]",
     )
-    return where(timeout(callback))
+    return where(settings(timeout(verbose(callback))))
 
 
 def bootstrap(ctx: click.Context) -> list[Address]:
@@ -87,10 +108,35 @@ def bootstrap(ctx: click.Context) -> list[Address]:
     return _addresses(os.environ.get(BOOTSTRAP_VARIABLE) or BOOTSTRAP, f"{BOOTSTRAP_VARIABLE}=", ctx)
 
 
-def timeout_ms(ctx: click.Context) -> float:
+def timeout_ms(ctx: click.Context, default_s: float = TIMEOUT_S) -> float:
     """How long an answer may take."""
-    seconds: float = ctx.meta.get(_TIMEOUT_KEY, TIMEOUT_S)
+    seconds: float = ctx.meta.get(_TIMEOUT_KEY, default_s)
     return seconds * 1000
+
+
+def pairs(ctx: click.Context) -> dict[str, str]:
+    """What was said with `-X`."""
+    said: dict[str, str] = ctx.meta.get(_SETTINGS_KEY, {})
+    return said
+
+
+def verbose(ctx: click.Context) -> int:
+    """How often `-v` was said."""
+    said: int = ctx.meta.get(_VERBOSE_KEY, 0)
+    return said
+
+
+def key_values(texts: Sequence[str], option: str, ctx: click.Context) -> dict[str, str]:
+    """What was said as KEY=VALUE, each key once."""
+    found: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not (key and equals):
+            raise click.UsageError(f"{option} {text} is no KEY=VALUE".strip(), ctx)
+        if key in found:
+            raise click.UsageError(f"{option} {key} is given twice".strip(), ctx)
+        found[key] = value
+    return found
 
 
 def _addresses(text: str, where: str, ctx: click.Context) -> list[Address]:
@@ -113,6 +159,20 @@ def _remember_bootstrap(ctx: click.Context, _option: click.Parameter, asked: str
 def _remember_timeout(ctx: click.Context, _option: click.Parameter, asked: float | None) -> None:
     if asked is not None:
         ctx.meta[_TIMEOUT_KEY] = asked
+
+
+def _remember_verbose(ctx: click.Context, _option: click.Parameter, count: int) -> None:
+    ctx.meta[_VERBOSE_KEY] = count + verbose(ctx)
+
+
+def _remember_settings(ctx: click.Context, _option: click.Parameter, texts: Sequence[str]) -> None:
+    # As with the other options: what stands behind the verb wins over what stands before the noun.
+    ctx.meta[_SETTINGS_KEY] = pairs(ctx) | key_values(texts, "-X", ctx)
+
+
+def remember_layout(ctx: click.Context, asked: Layout) -> None:
+    """For a verb whose `-o` takes other words besides."""
+    ctx.meta[_KEY] = asked
 
 
 def _remember(ctx: click.Context, _option: click.Parameter, asked: Layout | None) -> None:

@@ -4,7 +4,6 @@ A layout is told of each file (`begin`, `show`, `end`) and prints as it goes. do
 which is stable: keys are added, never renamed or given another meaning.
 """
 
-from base64 import b64encode
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -25,6 +24,7 @@ from tidelog.cli.log.items import (
     TimeEntry,
 )
 from tidelog.cli.log.kinds import FileName, Kind
+from tidelog.cli.objects import as_json
 from tidelog.cli.options import Layout
 from tidelog.cli.terminal import Table, Writer, day, many, printable, quoted, size, span, time, time_on
 from tidelog.protocol.batch import DELETE_HORIZON, LOG_APPEND_TIME, BatchHeader
@@ -449,12 +449,3 @@ def fault_object(fault: Fault) -> dict[str, Any]:
     """A fault for programs."""
     fields = fault._asdict()
     return {"file": fields.pop("path"), "type": "fault", **fields, "severity": fault.severity.value}
-
-
-def as_json(name: str, data: bytes | None) -> dict[str, str | None]:
-    """The bytes under that name: text where they are UTF-8, else base64, which `<name>_encoding` then says."""
-    try:
-        return {name: None if data is None else data.decode()}
-    except UnicodeDecodeError:
-        assert data is not None
-        return {name: b64encode(data).decode(), f"{name}_encoding": "base64"}

@@ -1,0 +1,227 @@
+"""The way of a verb to the cluster: a client, for as long as the verb works, and what becomes of its errors.
+
+    ask(ctx, work)        run `work(client)`; `-b`, `-X`, `--timeout` and `-v` are obeyed
+
+What it keeps true: whatever fails is one line that ends with the way out. Nobody there is a broker: exit 1, with each
+address and its cause. No answer in time, or a cluster that cannot do it now: exit 3. A topic that there is not: the
+nearest one that there is.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from tidelog.cli.options import TIMEOUT_S, bootstrap, pairs, timeout_ms, verbose
+from tidelog.protocol.errors import (
+    ConnectionFailed,
+    CoordinatorNotAvailable,
+    InvalidConfig,
+    InvalidPartitions,
+    InvalidRequest,
+    LeaderNotAvailable,
+    NotController,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    RequestTimedOut,
+    SeveralErrors,
+    TidelogError,
+    Unsupported,
+)
+
+if TYPE_CHECKING:
+    from tidelog.client import Client
+    from tidelog.client.cluster import Topic
+
+T = TypeVar("T")
+
+UNHEALTHY: Final = 3
+CLIENT_ID: Final = "tidelog-cli"
+
+_UNHEALTHY: Final = (
+    CoordinatorNotAvailable,
+    LeaderNotAvailable,
+    NotController,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    RequestTimedOut,
+)
+"""What a cluster answers that would do it if it were well."""
+
+_COMPLETE: Final = (InvalidConfig, InvalidPartitions, InvalidRequest, SeveralErrors, Unsupported)
+"""Whose messages say themselves what would be accepted."""
+
+
+class Failure(click.ClickException):
+    """What a verb could not do, as a line, with an exit code."""
+
+    def __init__(self, message: str, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def ask(
+    ctx: click.Context,
+    work: Callable[["Client"], Awaitable[T]],
+    *,
+    timeout_s: float = TIMEOUT_S,
+    rack: str = "",
+    child: type | None = None,
+) -> T:
+    """What `work` returns, given a client that is connected. `child`: whose settings `-X` may name as well."""
+    # Imported here, as in the functions below, because a help page must not pay for it.
+    import asyncio  # noqa: PLC0415
+
+    _listen(verbose(ctx))
+    where = [str(address) for address in bootstrap(ctx)]
+    settings = settings_of(ctx, None, child)
+    try:
+        return asyncio.run(_ask(where, work, timeout_ms(ctx, timeout_s), settings, rack))
+    except TidelogError as error:
+        raise failure(error) from error
+
+
+async def _ask(
+    where: list[str],
+    work: Callable[["Client"], Awaitable[T]],
+    limit_ms: float,
+    settings: dict[str, str],
+    rack: str,
+) -> T:
+    from tidelog.client import connect  # noqa: PLC0415
+
+    limit = max(int(limit_ms), 1)
+    ours: dict[str, Any] = {"client_id": CLIENT_ID, "connect_timeout_ms": limit, "request_timeout_ms": limit}
+    if rack:
+        ours["rack"] = rack
+    said = {key.replace(".", "_"): value for key, value in settings.items()}
+    client = connect(where, config=ours | said)
+    try:
+        await client.start()
+    except (ConnectionFailed, LeaderNotAvailable, RequestTimedOut) as error:
+        raise _unreachable(error) from error
+    async with client:
+        return await work(client)
+
+
+def settings_of(ctx: click.Context, kind: type | None, child: type | None) -> dict[str, str]:
+    """What `-X` says for the client (None) or for its child; a key that neither knows is refused."""
+    from tidelog.client.config import ClientConfig  # noqa: PLC0415
+
+    mine, others = (ClientConfig, child) if kind is None else (kind, ClientConfig)
+    known = _names(mine)
+    everything = known | (_names(others) if others is not None else set())
+    found = {}
+    for key, value in pairs(ctx).items():
+        name = key.replace(".", "_")
+        if name not in everything:
+            raise click.UsageError(
+                f"-X {key}: there is no such setting{nearest(key, everything, dots=True)}", ctx
+            )
+        if name in known:
+            found[key] = value
+    return found
+
+
+def _names(config: type) -> set[str]:
+    from dataclasses import fields  # noqa: PLC0415
+
+    return {
+        name
+        for field in fields(config)
+        if field.name != "bootstrap"
+        for name in (field.name, *field.metadata.get("also", ()))
+    }
+
+
+def nearest(said: str, known: Iterable[str], *, dots: bool = False) -> str:
+    """`; the nearest is orders`, or nothing."""
+    from difflib import get_close_matches  # noqa: PLC0415
+
+    names = [name.replace("_", ".") if dots else name for name in known]
+    near = get_close_matches(said, names, n=1, cutoff=0.5)
+    return f"; the nearest is {near[0]}" if near else ""
+
+
+def _listen(wanted: int) -> None:
+    """Let the client's log be heard, or not; Python would print warnings that nobody asked for."""
+    import logging  # noqa: PLC0415
+
+    logger = logging.getLogger("tidelog")
+    if not wanted:
+        if not logger.handlers:
+            logger.addHandler(logging.NullHandler())
+        return
+    # asyncio.run says at level debug that it begins; nobody wants to know.
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logger.setLevel(logging.DEBUG if wanted > 1 else logging.INFO)
+
+
+# ── topics ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def known_topics(client: "Client", *names: str) -> "list[Topic]":
+    """These topics, in this order; one that there is not is refused, with the nearest that there is."""
+    from tidelog.protocol.errors import UnknownTopicOrPartition  # noqa: PLC0415
+
+    wanted = list(dict.fromkeys(names))
+    try:
+        return await client.admin.describe_topics(*wanted)
+    except UnknownTopicOrPartition:
+        missing = wanted
+    except SeveralErrors as errors:
+        missing = [
+            name for name, error in errors.errors.items() if isinstance(error, UnknownTopicOrPartition)
+        ]
+        if len(missing) < len(errors.errors):
+            raise
+    known = [topic.name for topic in await client.admin.list_topics()]
+    raise Failure("; ".join(absent(name, known) for name in missing))
+
+
+def absent(name: str, known: list[str]) -> str:
+    """That there is no such topic, and what to do."""
+    near = nearest(name, known)
+    if near:
+        return f"there is no topic {name!r}{near}"
+    if not known:
+        return f"there is no topic {name!r}, and no other: `tidelog topic create {name}` makes it"
+    few = (
+        f": {', '.join(sorted(known))}"
+        if len(known) <= 5
+        else "; `tidelog topic list` names those that there are"
+    )
+    return (
+        f"there is no topic {name!r}; there {'is' if len(known) == 1 else 'are'}{few}"
+        if len(known) <= 5
+        else (f"there is no topic {name!r}{few}")
+    )
+
+
+# ── what has failed ───────────────────────────────────────────────────────────────────────────────────
+
+
+def failure(error: TidelogError) -> Failure:
+    """The error as a line that ends with the way out."""
+    return Failure(sentence(error), UNHEALTHY if isinstance(error, _UNHEALTHY) else 1)
+
+
+def sentence(error: TidelogError) -> str:
+    """The fact, and the way out."""
+    fact = " ".join(error.message.split())
+    way_out = type(error).way_out()
+    if not fact or isinstance(error, _COMPLETE):
+        return fact or way_out
+    return f"{fact}; {way_out[:1].lower()}{way_out[1:]}"
+
+
+def _unreachable(error: TidelogError) -> Failure:
+    fact, _, causes = error.message.partition("\n")
+    lines = "; ".join(line.strip() for line in causes.splitlines())
+    told = f"{fact.rstrip(':')}: {lines}" if lines else fact
+    late = not isinstance(error, ConnectionFailed) or isinstance(error.__cause__, RequestTimedOut)
+    late = late or "no answer in" in told
+    return Failure(
+        f"{told}. Start a cluster here with `tidelog up`, or say with -b HOST:PORT where one is",
+        UNHEALTHY if late else 1,
+    )

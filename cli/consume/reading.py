@@ -1,0 +1,176 @@
+"""How `tidelog consume` reads: from the offsets that a range means now, until it ends, is interrupted or not read.
+
+What it keeps true: what is in the range is shown once, in the order of each partition, as soon as it is there; a range
+that ends, ends: at offsets that were fixed at the beginning, also where the last of them hold no record any more. When
+nobody reads stdout any more the command is over, also while nothing comes.
+"""
+
+import asyncio
+import select
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import click
+
+from tidelog.cli.asking import UNHEALTHY, Failure, known_topics, settings_of
+from tidelog.cli.consume.filters import Keep
+from tidelog.cli.consume.formats import Show
+from tidelog.cli.consume.ranges import Extent, Range, extent, times
+from tidelog.cli.names import require_partitions
+from tidelog.client.options import ConsumerConfig
+from tidelog.protocol.types import TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.client import Client
+    from tidelog.client.io.consumer import Consumer
+    from tidelog.client.records import RecordBatch
+
+_QUIET_S: Final = 0.25
+"""After so long without a record it is looked at whether there will be any."""
+
+
+class Wanted(NamedTuple):
+    """What is to be read."""
+
+    topic: str
+    partitions: tuple[int, ...]
+    """Empty: all."""
+    range: Range
+    most: int | None
+    keep: Keep | None
+    silent_s: float
+    ends: bool
+    """End where the partitions end now, whatever the range says."""
+
+
+class Tally(NamedTuple):
+    """What was read."""
+
+    records: int
+    interrupted: bool
+
+
+async def read(
+    ctx: click.Context, client: "Client", wanted: Wanted, show: Show, flush: Callable[[], None]
+) -> Tally:
+    """Show the records; Ctrl-C ends it, with what was shown so far."""
+    reading = _Reading(wanted, show, flush)
+    try:
+        extents = await _extents(ctx, client, wanted)
+        settings = {"auto.offset.reset": "earliest"} | {
+            key.replace("_", "."): value for key, value in settings_of(ctx, ConsumerConfig, None).items()
+        }
+        async with client.consumer(config=settings) as consumer:
+            await reading.run(consumer, extents)
+    except asyncio.CancelledError:
+        return Tally(reading.records, interrupted=True)
+    return Tally(reading.records, interrupted=False)
+
+
+async def _extents(
+    ctx: click.Context, client: "Client", wanted: Wanted
+) -> dict[TopicPartition, tuple[Extent, int]]:
+    """The range in offsets, and where the reading begins: not beyond the end."""
+    [topic] = await known_topics(client, wanted.topic)
+    numbers = require_partitions(topic, wanted.partitions, ctx)
+    names = [TopicPartition(topic.name, number) for number in numbers]
+    starts = await client.admin.list_offsets(names, "earliest")
+    ends = await client.admin.list_offsets(names, "latest")
+    looked_up = {at: await client.admin.list_offsets(names, at) for at in times(wanted.range)}
+    found = {}
+    for name in names:
+        start, end = starts[name].offset, max(ends[name].offset, starts[name].offset)
+        one = extent(wanted.range, start, end, {at: told[name].offset for at, told in looked_up.items()})
+        if wanted.ends and one.stop is None:
+            one = Extent(one.begin, max(end, one.begin))
+        found[name] = one, min(one.begin, end)
+    return found
+
+
+class _Reading:
+    """One run of the command."""
+
+    def __init__(self, wanted: Wanted, show: Show, flush: Callable[[], None]) -> None:
+        self.records = 0
+        self._wanted = wanted
+        self._show = show
+        self._flush = flush
+        self._left: dict[TopicPartition, Extent] = {}
+        """Partitions of which more is wanted."""
+
+    async def run(self, consumer: "Consumer", extents: dict[TopicPartition, tuple[Extent, int]]) -> None:
+        self._left = {
+            name: one for name, (one, _) in extents.items() if one.stop is None or one.begin < one.stop
+        }
+        consumer.assign(self._left)
+        for name in self._left:
+            consumer.seek(name, extents[name][1])
+        loop = asyncio.get_running_loop()
+        heard_s = loop.time()
+        while self._left:
+            async for batch in consumer.batches(timeout=_QUIET_S):
+                heard_s = loop.time()
+                ended = self._take(batch)
+                self._flush()
+                if self.records == self._wanted.most:
+                    return
+                if ended:
+                    consumer.assign(self._left)
+                if not self._left:
+                    return
+            if _nobody_reads():
+                return
+            await self._look_for_ends(consumer)
+            if loop.time() - heard_s > self._wanted.silent_s:
+                await self._give_up_if_more_is_due(consumer)
+
+    def _take(self, batch: "RecordBatch") -> bool:
+        """Show what is wanted of a batch; whether its partition has come to its end."""
+        wanted, name = self._wanted, TopicPartition(batch.topic, batch.partition)
+        begin, stop = self._left[name]
+        for record in batch:
+            if record.offset < begin or (wanted.keep is not None and not wanted.keep(record)):
+                continue
+            if stop is not None and record.offset >= stop:
+                break
+            self._show(record)
+            self.records += 1
+            if self.records == wanted.most:
+                break
+        if stop is None or batch.next_offset < stop:
+            return False
+        del self._left[name]
+        return True
+
+    async def _look_for_ends(self, consumer: "Consumer") -> None:
+        """Compaction may have taken the last records before the end: then none of them will come."""
+        ended = [
+            name
+            for name, (_, stop) in self._left.items()
+            if stop is not None and await consumer.position(name) >= stop
+        ]
+        for name in ended:
+            del self._left[name]
+        if ended:
+            consumer.assign(self._left)
+
+    async def _give_up_if_more_is_due(self, consumer: "Consumer") -> None:
+        for name, (_, stop) in self._left.items():
+            if stop is not None:
+                at = await consumer.position(name)
+                raise Failure(
+                    f"{name}: for {self._wanted.silent_s:g} s nothing has come behind offset {at}, and it goes on to "
+                    f"{stop}: `tidelog topic describe {name.topic}` shows whether somebody leads it",
+                    UNHEALTHY,
+                )
+
+
+def _nobody_reads() -> bool:
+    """Whether stdout is a pipe whose reader has gone: `| head` would else wait for a record that it does not want."""
+    with suppress(OSError, ValueError, AttributeError):
+        watch = select.poll()
+        watch.register(sys.stdout.fileno(), 0)
+        return any(what & (select.POLLERR | select.POLLHUP) for _, what in watch.poll(0))
+    return False
