@@ -134,9 +134,7 @@ def _commit_one(group: Group, request: OffsetCommit, entry: OffsetToCommit, at: 
         raise OffsetMetadataTooLarge(
             f"{size} bytes of metadata, offset.metadata.max.bytes is {at.settings.offset_metadata_max_bytes}"
         )
-    holder = group.held.get(place)
-    if holder is not None and holder != request.member_id:
-        raise InvalidRequest(f"{at.topics.name(entry.topic_id)}-{entry.index} is {holder}'s: only it commits")
+    _check_holder(group, place, request.member_id, at.topics)
     before = group.offsets.get(place)
     of_the_same = before is not None and bool(request.member_id) and before.member == request.member_id
     if of_the_same and before is not None and 0 < request.commit_sequence <= before.sequence:
@@ -151,6 +149,13 @@ def _commit_one(group: Group, request: OffsetCommit, entry: OffsetToCommit, at: 
         request.commit_sequence,
     )
     return [Record(OffsetKey(group.id, *place), state)]
+
+
+def _check_holder(group: Group, place: Place, member: str, topics: Topics) -> None:
+    """What somebody has, or has not given up yet, only that one commits."""
+    holder = group.held.get(place)
+    if holder is not None and holder != member:
+        raise InvalidRequest(f"{topics.name(place[0])}-{place[1]} is {holder}'s: only it commits")
 
 
 # ── to ask ────────────────────────────────────────────────────────────────────────────────────────────

@@ -59,9 +59,10 @@ class Consumer:
     alive: bool = True
     positions: dict[Place, int] = field(default_factory=dict)
     obliged: deque[Revoke | Lose] = field(default_factory=deque)
-    failed: Exception | None = None
     slow: bool = False
     """It takes longer than any session for each record."""
+    stopped_until_ms: int = 0
+    """Its process is stopped so long: it says and hears nothing, and goes on as if nothing had been."""
 
 
 class World:
@@ -79,13 +80,16 @@ class World:
         self.life = 0
         self.waiting: list[tuple[int, Handler]] = []
         self.network: list[Handler] = []
+        self.held_up: list[tuple[int, Handler]] = []
+        """What arrives some time later, once or once more."""
         self.consumers: dict[str, Consumer] = {}
         self.born = 0
         self.processed: dict[Place, int] = {}
         self.best: dict[Place, int] = {}
         """The highest offset of each partition that was ever committed by the replicas."""
         self.commits_taken = 0
-        self.owners: dict[Place, int] = {}
+        self.acknowledged: dict[Place, int] = {}
+        """The highest offset of each partition of which a member was told that it is committed."""
 
     # ── the coordinator ───────────────────────────────────────────────────────────────────────────
 
@@ -166,8 +170,9 @@ class World:
         chance = self.random.random() if self.faults else 1.0
         if chance < 0.08:
             return
-        self.network.append(arrive)
         if chance < 0.16:
+            self.held_up.append((self.now_ms + self.random.randint(0, 12_000), arrive))
+        if not 0.12 < chance < 0.16:
             self.network.append(arrive)
 
     def deliver(self) -> None:
@@ -205,13 +210,14 @@ class World:
         self.decide(decision, answered)
 
     def told(self, consumer: Consumer, sequence: int, reply: GroupHeartbeatReply | None) -> None:
-        if not consumer.alive:
+        if not consumer.alive or self.now_ms < consumer.stopped_until_ms:
             return
         if reply is None:
             consumer.membership.unanswered(sequence, NotCoordinator(), self.now_ms)
         elif reply.error:
             error = error_of(reply.error, reply.message or "")
             consumer.membership.unanswered(sequence, error, self.now_ms)
+            assert consumer.membership.standing is not Standing.FAILED, f"{consumer.membership}: {error!r}"
         else:
             assert decode_reply(encode_head(1, reply))[1] == reply
             consumer.membership.answered(sequence, reply, self.now_ms)
@@ -225,9 +231,8 @@ class World:
             if isinstance(news, Assigned):
                 for place in news.places:
                     consumer.positions[place] = self.fetch(place)
-            elif isinstance(news, Failed):
-                consumer.failed = news.error
             else:
+                assert not isinstance(news, Failed), f"{membership} has failed: {news.error!r}"
                 consumer.obliged.append(news)
                 if isinstance(news, Lose):
                     for place in news.places:
@@ -270,7 +275,13 @@ class World:
         self.commits_taken += bool(decision.records)
 
         def answered(reply: OffsetCommitReply | None) -> None:
-            if reply is not None and reply.error and consumer.alive:
+            if reply is None:
+                return
+            for entry, answer in zip(request.partitions, reply.partitions, strict=False):
+                place = entry.topic_id, entry.index
+                if not answer.error and place[0] in self.topics.by_id:
+                    self.acknowledged[place] = max(entry.offset, self.acknowledged.get(place, 0))
+            if reply.error and consumer.alive:
                 error = error_of(reply.error, reply.message or "")
                 consumer.membership.commit_refused(error, request.member_epoch, self.now_ms)
                 assert isinstance(error, StaleMemberEpoch) or not error.retriable
@@ -285,21 +296,27 @@ class World:
         if chance < 0.35:
             self.deliver()
         elif chance < 0.55:
-            self.pass_time(self.random.choice((10, 50, 200, 500)))
+            self.pass_time(self.random.choice((10, 50, 200, 500, 1500)))
         elif chance < 0.75:
-            for consumer in self.living():
-                self.speak(consumer)
-                self.live(consumer)
-        elif chance < 0.93:
-            self.commit_to(self.random.randint(self.high_watermark, len(self.log)))
+            self.act()
         elif chance < 0.945:
+            self.commit_to(self.random.randint(self.high_watermark, len(self.log)))
+        elif chance < 0.955:
             self.fail_over()
         else:
             self.change()
         self.check()
 
+    def act(self) -> None:
+        for consumer in self.living():
+            if self.now_ms >= consumer.stopped_until_ms:
+                self.speak(consumer)
+                self.live(consumer)
+
     def pass_time(self, ms: int) -> None:
         self.now_ms += ms
+        self.network += [arrive for when, arrive in self.held_up if when <= self.now_ms]
+        self.held_up = [entry for entry in self.held_up if entry[0] > self.now_ms]
         self.tick()
 
     def change(self) -> None:
@@ -317,6 +334,8 @@ class World:
             self.random.choice(living).membership.subscribe(wanted, self.now_ms)
         elif chance < 0.85:
             self.change_topics()
+        elif chance < 0.93 and living:
+            self.random.choice(living).stopped_until_ms = self.now_ms + self.random.randint(0, 2 * SESSION_MS)
         elif living:
             consumer = self.random.choice(living)
             consumer.slow = not consumer.slow
@@ -333,7 +352,7 @@ class World:
         known = self.topics.by_name.get(name)
         if known is not None and self.random.random() < 0.3:
             self.topics.remove(known.topic_id)
-            for table in (self.best, self.processed):
+            for table in (self.best, self.processed, self.acknowledged):
                 for place in [place for place in table if place[0] == known.topic_id]:
                     del table[place]
         elif known is not None and known.partitions < 8:
@@ -363,7 +382,7 @@ class World:
             current = group.currents.get(name) if group is not None else None
             if group is None or current is None or membership.epoch != current.epoch:
                 continue  # what it commits is refused
-            for place in membership.owned:
+            for place in membership.owned | consumer.positions.keys():
                 assert group.held.get(place) == name, (
                     f"{membership} uses {place}, which is {group.held.get(place)}'s"
                 )
@@ -380,6 +399,8 @@ class World:
                 f"{place}: {state.offset} was never processed"
             )
             self.best[place] = state.offset
+        for place, offset in self.acknowledged.items():
+            assert self.best.get(place, 0) >= offset, f"{place}: {offset} was acknowledged"
         for place, best in self.best.items():
             assert best == 0 or (group is not None and place in group.offsets), (
                 f"{place} has lost its offset {best}"
@@ -388,17 +409,27 @@ class World:
     def settle(self) -> int:
         """Let nothing go wrong any more, and say how long it takes until everybody is content."""
         self.faults = False
-        began = self.now_ms
+        self.network += [arrive for _, arrive in self.held_up]
+        self.held_up.clear()
         for consumer in self.consumers.values():
-            consumer.slow = False
+            consumer.slow, consumer.stopped_until_ms = False, 0
+        if not self.living():
+            self.join("last")
+        # A static process is waited for until its session ends, and so is who took its place and died as well.
+        took_ms = self.until_content(3 * SESSION_MS + REBALANCE_MS)
+        for topic in list(self.topics.by_name.values()):
+            self.topics.put(Topic(topic.topic_id, topic.name, topic.partitions + 1))
+        self.until_content(HEARTBEAT_MS + 2_000)
+        return took_ms
+
+    def until_content(self, bound_ms: int) -> int:
+        began = self.now_ms
         while not self.is_content():
-            assert self.now_ms - began < 3 * SESSION_MS + REBALANCE_MS, f"stuck: {self.story()}"
+            assert self.now_ms - began < bound_ms, f"stuck: {self.story()}"
             for _ in range(len(self.network)):
                 self.deliver()
             self.commit_to(len(self.log))
-            for consumer in self.living():
-                self.speak(consumer)
-                self.live(consumer)
+            self.act()
             self.pass_time(50)
             self.check()
         return self.now_ms - began
