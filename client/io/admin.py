@@ -23,7 +23,7 @@ from tidelog.client.admin import (
 )
 from tidelog.client.cluster import Topic, topic_of
 from tidelog.client.io.leaders import AtLeaders
-from tidelog.client.io.session import Session
+from tidelog.client.io.session import Session, until
 from tidelog.client.retry import Advice, advice
 from tidelog.protocol.errors import (
     ElectionNotNeeded,
@@ -75,6 +75,7 @@ from tidelog.protocol.messages import (
 )
 from tidelog.protocol.types import BrokerId, Offset, TopicId, TopicPartition
 
+E = TypeVar("E")
 R = TypeVar("R", bound=Reply)
 
 
@@ -104,7 +105,7 @@ class Admin:
             unsure,
         )
         refusals, created = Refusals(), []
-        for topic, entry in zip(wanted, reply.topics, strict=True):
+        for topic, entry in zip(wanted, _each(reply.topics, len(wanted)), strict=True):
             done = entry
             if unsure and entry.error == TopicAlreadyExists.code:
                 # An attempt whose answer was lost may have made it: it is ours if it is as we wanted it.
@@ -127,7 +128,7 @@ class Admin:
         )
         refusals = Refusals()
         asked = [*names, *(topic_id.hex() for topic_id in ids)]
-        for name, entry in zip(asked, reply.topics, strict=True):
+        for name, entry in zip(asked, _each(reply.topics, len(asked)), strict=True):
             if not (unsure and entry.error == UnknownTopicOrPartition.code):
                 refusals.look(name, entry.error, entry.message)
         refusals.raise_any(len(topics))
@@ -146,7 +147,7 @@ class Admin:
             return await self.list_topics(internal=True, timeout=timeout)
         reply = await self._any(Metadata(names), MetadataReply, self._deadline_s(timeout))
         refusals, found = Refusals(), []
-        for name, told in zip(names, reply.topics, strict=True):
+        for name, told in zip(names, _each(reply.topics, len(names)), strict=True):
             if not refusals.look(name, told.error, told.message):
                 found.append(topic_of(told, reply.metadata_offset))
         refusals.raise_any(len(names))
@@ -166,7 +167,7 @@ class Admin:
         deadline_s = self._deadline_s(timeout)
         request = CreatePartitions((NewPartitions(topic, count, places(assignment)),), validate_only)
         reply = await self._any(request, CreatePartitionsReply, deadline_s)
-        [entry] = reply.topics
+        [entry] = _each(reply.topics, 1)
         refusals = Refusals()
         refusals.look(topic, entry.error, entry.message)
         refusals.raise_any(1)
@@ -182,7 +183,7 @@ class Admin:
         """The settings of a `topic`, a `broker` or the `cluster`: what is configured, where, and what holds."""
         request = DescribeConfigs((ResourceQuery(kind, str(name), tuple(keys)),))
         reply = await self._any(request, DescribeConfigsReply, self._deadline_s(timeout))
-        [entry] = reply.resources
+        [entry] = _each(reply.resources, 1)
         refusals = Refusals()
         refusals.look(f"{kind} {name}", entry.error, entry.message)
         refusals.raise_any(1)
@@ -203,7 +204,7 @@ class Admin:
         )
         request = AlterConfigs((ResourceAlter(kind, str(name), changes),), validate_only)
         reply = await self._any(request, AlterConfigsReply, self._deadline_s(timeout))
-        [entry] = reply.resources
+        [entry] = _each(reply.resources, 1)
         refusals = Refusals()
         refusals.look(f"{kind} {name}", entry.error, entry.message)
         refusals.raise_any(1)
@@ -406,7 +407,7 @@ class Admin:
 
     async def _made_before(self, topic: NewTopic, entry: CreatedTopic, deadline_s: float) -> CreatedTopic:
         reply = await self._any(Metadata((topic.name,)), MetadataReply, deadline_s)
-        [told] = reply.topics
+        [told] = _each(reply.topics, 1)
         wanted = len(topic.assignment) or topic.partitions
         if told.error or (wanted and len(told.partitions) != wanted):
             return entry
@@ -418,10 +419,11 @@ class Admin:
         session = self._session
         backoff = session.backoff(self._left_ms(deadline_s))
         ready: set[BrokerId] = set()
+        missing = "no broker is known to be alive"
         while counts:
-            missing = "no broker is known to be alive"
             try:
-                await session.refresh(counts, newer=True)
+                async with until(deadline_s * 1000, RequestTimedOut(missing)):
+                    await session.refresh(counts, newer=True)
                 brokers = [broker for broker in session.cluster.brokers if broker not in ready]
                 looks = [self._look(broker, counts, deadline_s) for broker in brokers]
                 told = await asyncio.gather(*looks)
@@ -429,7 +431,7 @@ class Admin:
                 lacks = [lack for lack in told if lack]
                 if session.cluster.brokers and not lacks:
                     return
-                missing = lacks[0] if lacks else missing
+                missing = lacks[0] if lacks else "no broker is known to be alive"
             except TidelogError as error:
                 if advice(error) is Advice.FATAL:
                     raise
@@ -447,16 +449,19 @@ class Admin:
             reply, _ = await self._session.call(broker, Metadata(tuple(counts)), timeout_ms=left_ms)
         except TidelogError as error:
             return f"broker {broker} does not answer: {error}"
-        assert isinstance(reply, MetadataReply), reply
-        for told in reply.topics:
-            if told.error:
-                return f"broker {broker} does not know {told.name}"
-            if len(told.partitions) < counts[told.name]:
-                return f"broker {broker} knows {len(told.partitions)} partitions of {told.name}"
-            led = {one.id for one in reply.brokers}
+        if not isinstance(reply, MetadataReply):
+            return f"broker {broker} answered {type(reply).__name__}"
+        alive = {one.id for one in reply.brokers}
+        topics = {told.name: told for told in reply.topics if not told.error}
+        for name, count in counts.items():
+            told = topics.get(name)
+            if told is None:
+                return f"broker {broker} does not know {name}"
+            if len(told.partitions) < count:
+                return f"broker {broker} knows {len(told.partitions)} of {count} partitions of {name}"
             for partition in told.partitions:
-                if partition.leader not in led:
-                    return f"nobody leads {told.name}-{partition.index}, broker {broker} says"
+                if partition.leader not in alive:
+                    return f"nobody leads {name}-{partition.index}, broker {broker} says"
         return ""
 
     async def _named(
@@ -503,6 +508,13 @@ class Admin:
             if told.topic_id is not None
             for one in told.partitions
         }
+
+
+def _each(entries: Sequence[E], asked: int) -> Sequence[E]:
+    """The entries of a reply, one for each that was asked for."""
+    if len(entries) != asked:
+        raise UnknownServerError(f"{len(entries)} entries were answered, {asked} were asked for")
+    return entries
 
 
 def _where(names: Mapping[Any, TopicPartition], topic_id: TopicId, index: int) -> TopicPartition:

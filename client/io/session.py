@@ -472,6 +472,8 @@ class Session:
             if attempt == 1:
                 async with self._within(backoff, again(late)):
                     await self.refresh((), newer=True)
+        if not self.cluster.brokers:
+            raise ConnectionFailed("no broker of the cluster is alive, the one that answered says")
         raise ConnectionFailed(f"none of {len(self.cluster.brokers)} brokers can be reached")
 
     # ── time ──────────────────────────────────────────────────────────────────────────────────────

@@ -11,6 +11,7 @@ from tidelog.protocol.errors import (
     NotLeaderOrFollower,
     SeveralErrors,
     TopicAlreadyExists,
+    UnknownServerError,
     UnknownTopicOrPartition,
 )
 from tidelog.protocol.io import Incoming
@@ -91,6 +92,13 @@ async def test_a_topic_that_an_unanswered_attempt_has_removed_was_deleted(broker
         await client.admin.delete_topics("orders")
         with pytest.raises(UnknownTopicOrPartition):
             await client.admin.delete_topics("orders")
+
+
+async def test_an_answer_with_too_few_entries_is_an_error_and_no_riddle(brokers: Scripted) -> None:
+    brokers.handler = lambda _broker, incoming: incoming.reply(CreateTopicsReply())
+    async with brokers.client() as client:
+        with pytest.raises(UnknownServerError, match="0 entries were answered, 1 were asked for"):
+            await client.admin.create_topics("orders")
 
 
 # ── questions to leaders ──────────────────────────────────────────────────────────────────────────────
