@@ -71,7 +71,6 @@ def look_at(listen: Address) -> Standing:
                 trial.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             try:
                 trial.bind(address)
-                trial.listen(1)
             except OSError as error:
                 raise click.ClickException(_unavailable(listen, error)) from error
     hosts = [ipaddress.ip_address(str(address[0]).partition("%")[0]) for *_, address in found]

@@ -141,11 +141,12 @@ class Process:
         self._take_signals()
         self.vitals.start(type(asyncio.get_running_loop()).__module__.partition(".")[0])
         looking = asyncio.create_task(self._look())
+        looking.add_done_callback(_tell_failure)
         try:
             await self._serve_pages()
             await self.node.run(self._on_ready)
         except Exception as error:  # noqa: BLE001 -- whatever it is, this is where a node ends
-            return self._failed(error)
+            self._failed(error)
         finally:
             looking.cancel()
             if self.http is not None:
@@ -155,7 +156,7 @@ class Process:
         logger.info("%s.stopped id=%d took_ms=%d", launch.role, launch.id, took_s * 1000)
         return 0
 
-    def _failed(self, error: BaseException) -> int:
+    def _failed(self, error: BaseException) -> NoReturn:
         """Refused at the start: one line, by whoever called. Later: the last line of the log, and `HALTED`."""
         causes = list(_leaves(error))
         if all(isinstance(cause, TidelogError | OSError) for cause in causes):
@@ -164,7 +165,8 @@ class Process:
             logger.critical("%s.failed exit=%d reason=%r", self.launch.role, HALTED, str(causes[0]))
         else:
             logger.critical("%s.failed exit=%d", self.launch.role, HALTED, exc_info=error)
-        return HALTED
+        self._forget_ready_file()
+        os._exit(HALTED)  # a disk that hangs would keep a worker thread, and that the end of the interpreter
 
     # ── being ready ───────────────────────────────────────────────────────────────────────────────
 
@@ -183,9 +185,12 @@ class Process:
         logger.info("%s.ready id=%d took_ms=%d", launch.role, launch.id, took_ms)
         if launch.ready_file is not None:
             _write_whole(Path(launch.ready_file), json.dumps(about) + "\n")
-        where = str(Address(str(about["host"]), int(str(about["port"]))))
         watched = f", http://{http}/metrics" if http is not None else ""
-        say(json.dumps(about) if launch.json else f"{launch.role} {launch.id} is ready at {where}{watched}")
+        say(
+            json.dumps(about)
+            if launch.json
+            else f"{launch.role} {launch.id} is ready at {about['advertised']}{watched}"
+        )
 
     def _forget_ready_file(self) -> None:
         if self.launch.ready_file is not None:
@@ -265,6 +270,12 @@ class Process:
             if looks % 30 == 0:
                 for event, left_out in self.moderation.summary():
                     logger.info("log.left_out of=%s lines=%d", event, left_out)
+
+
+def _tell_failure(looking: "asyncio.Task[None]") -> None:
+    """Whoever looks must not disturb the node; but that nobody looks any more is told."""
+    if not looking.cancelled() and (error := looking.exception()) is not None:
+        logger.error("process.looks_no_more", exc_info=error)
 
 
 def say(line: str) -> None:

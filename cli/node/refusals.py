@@ -9,6 +9,7 @@ import click
 from tidelog.protocol.errors import (
     DirectoryLocked,
     InconsistentClusterId,
+    InconsistentMetadata,
     NotADataDirectory,
     TidelogError,
     UnsupportedFormat,
@@ -31,6 +32,10 @@ def refusal(error: BaseException, data: str) -> click.ClickException:
     """The one line for whatever kept a node from starting with this data directory."""
     if isinstance(error, _WAY_OUT):
         return click.ClickException(f"{error.message}: {error.way_out()}" if error.message else str(error))
+    if isinstance(error, InconsistentMetadata):
+        return click.ClickException(
+            f"{error}: name the controllers that the cluster was founded with; if they are those, keep {data} and report it"
+        )
     if isinstance(error, TidelogError):
         return click.ClickException(str(error))
     assert isinstance(error, OSError), error

@@ -385,3 +385,14 @@ def test_a_full_disk_at_the_first_start_is_refused(tmp_path: Path) -> None:
         f"the disk that holds {tmp_path / 'data'} is full (0 bytes are free): make room on it" in ran.stderr
     )
     assert ran.stdout == "ballast\n"
+
+
+def test_the_soft_limit_of_descriptors_is_raised(tmp_path: Path, controller: Process) -> None:
+    limited = ["sh", "-c", 'ulimit -Sn 256 && exec "$@"', "sh", *command("broker", "start")]
+    arguments = ("--id", "1", "--listen", f"{HOST}:0", "--controllers", at(controller), "--http", f"{HOST}:0")
+    broker = Process(tmp_path / "b1", program=[*limited, *arguments])
+    try:
+        metrics = get(broker.ready()["http"], "/metrics")[1]
+        assert int(metrics.partition("\ntidelog_process_open_fds_max ")[2].partition("\n")[0]) > 2600
+    finally:
+        broker.kill()

@@ -114,6 +114,18 @@ def test_a_host_that_nobody_knows_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "x").exists()
 
 
+def test_another_quorum_than_the_one_that_was_founded_is_refused(start: Start) -> None:
+    controller = start("controller", "c1", "--id", "1", "--listen", f"{HOST}:0")
+    port = controller.ready()["port"]
+    assert controller.stop() == 0
+    quorum = f"1@{HOST}:{port},2@{HOST}:{free_port()},3@{HOST}:{free_port()}"
+    ran = run("controller", "start", "--id", "1", "--quorum", quorum, "--data", str(controller.data))
+    assert ran.code == 1
+    assert ran.err.splitlines()[-1].startswith(
+        "error: the configuration names the voters [1, 2, 3], the metadata log [1]: name the controllers that"
+    )
+
+
 # ── a process of its own ──────────────────────────────────────────────────────────────────────────────
 
 ON_ITS_OWN = """
