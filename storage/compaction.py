@@ -44,9 +44,9 @@ from tidelog.storage.key_map import KeyMap, represented
 from tidelog.storage.open_segments import OpenSegments
 from tidelog.storage.segment import Segment, segment_name
 
-BLOCK: Final = 256 << 10
+BLOCK = 256 << 10
 """Bytes of log that are read at once, and that a key's place is exact to."""
-RECORDS_PER_STEP: Final = 1500
+RECORDS_PER_STEP = 1000
 """Keys that are looked at before somebody else gets a turn."""
 CLEANED: Final = ".cleaned"
 """The ending of a segment that is being written and is not of the log yet."""
@@ -112,7 +112,6 @@ class Writer:
     def __init__(self, directory: Directory, base_offset: Offset, interval: int) -> None:
         self.segment = Segment(directory, base_offset, OpenSegments(), interval, CLEANED)
         self.segment.create()
-        self.written = 0
         self._waiting: list[Buffer] = []
         self._heads: list[BatchHeader] = []
         self._bytes = 0
@@ -131,7 +130,6 @@ class Writer:
             self.segment.write(b"".join(self._waiting))
         for header in self._heads:
             self.segment.enter(self.segment.size, header)
-        self.written += self._bytes
         self._waiting, self._heads, self._bytes = [], [], 0
 
     def finish(self) -> tuple[int, ...]:

@@ -79,6 +79,9 @@ class KeyMap:
 
 def represented(keys: Sequence[bytes | None]) -> Sequence[bytes | None]:
     """The keys as the map knows them: long ones by their digests."""
-    if max(map(len, filter(None, keys)), default=0) <= LONGEST:
-        return keys
+    try:
+        if max(map(len, keys), default=0) <= LONGEST:  # type: ignore[arg-type]  # where there is a None, the next line
+            return keys
+    except TypeError:
+        pass
     return [key if key is None or len(key) <= LONGEST else sha256(key).digest() for key in keys]
