@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from math import ceil
 from random import Random
 from typing import Final
 
@@ -42,7 +43,7 @@ class Failover:
 def percentile(times: Sequence[float], share: float) -> float:
     """The smallest of them that so many are not above."""
     ordered = sorted(times)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+    return ordered[max(ceil(share * len(ordered)) - 1, 0)]
 
 
 async def kill_leaders(

@@ -1,0 +1,98 @@
+"""How `tidelog perf failover` runs, and what it prints."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
+
+import click
+
+from tidelog.cli.terminal import Table, Writer
+from tidelog.testing.cluster import Cluster
+from tidelog.testing.failover import Failover, kill_controllers, kill_leaders, percentile
+
+BROKERS: Final = 3
+CONTROLLERS: Final = 3
+LEADERS: Final = "leader of a partition"
+ACTIVE: Final = "active controller"
+
+
+class Show(Protocol):
+    """How figures are shown."""
+
+    def one(self, kind: str, taken: Failover) -> None:
+        """A kill, as soon as it is over."""
+        ...
+
+    def all(self, taken: Mapping[str, Sequence[Failover]]) -> None:
+        """Every kill, by kind."""
+        ...
+
+
+async def measure(kills: int, controller_kills: int, show: Show) -> None:
+    """Kill so many of each, on a cluster of its own."""
+    taken: dict[str, Sequence[Failover]] = {}
+    async with Cluster(BROKERS, CONTROLLERS, processes=True) as cluster:
+        if kills:
+            taken[LEADERS] = await kill_leaders(cluster, kills, said=lambda one: show.one(LEADERS, one))
+        if controller_kills:
+            taken[ACTIVE] = await kill_controllers(
+                cluster, controller_kills, said=lambda one: show.one(ACTIVE, one)
+            )
+    show.all(taken)
+
+
+class Text:
+    """For people: each kill on stderr while it goes on, then a table."""
+
+    def one(self, kind: str, taken: Failover) -> None:
+        """A kill."""
+        click.echo(f"killed {taken.node}, the {kind}: {taken.ms:.0f} ms", err=True)
+
+    def all(self, taken: Mapping[str, Sequence[Failover]]) -> None:
+        """The table."""
+        writer = Writer()
+        table = Table(writer, ("KILLED", ">KILLS", ">MEDIAN", ">95 %", ">LONGEST"))
+        for kind, kills in taken.items():
+            told = (f"{value:.0f} ms" for value in figures(kills))
+            table.row(kind, str(len(kills)), *told)
+        table.end()
+        writer.flush()
+
+
+class JsonLines:
+    """For programs: a line per kill, and one per kind."""
+
+    def __init__(self) -> None:
+        self._writer = Writer()
+
+    def one(self, kind: str, taken: Failover) -> None:
+        """A kill."""
+        self._line({"type": "kill", "kind": kind, "node": taken.node, "ms": round(taken.ms, 1)})
+
+    def all(self, taken: Mapping[str, Sequence[Failover]]) -> None:
+        """Each kind."""
+        for kind, kills in taken.items():
+            median, most, longest = (round(value, 1) for value in figures(kills))
+            self._line(
+                {
+                    "type": "failover",
+                    "kind": kind,
+                    "kills": len(kills),
+                    "median_ms": median,
+                    "p95_ms": most,
+                    "longest_ms": longest,
+                }
+            )
+
+    def _line(self, fields: Mapping[str, object]) -> None:
+        self._writer.line(json.dumps(fields))
+        self._writer.flush()
+
+
+def figures(kills: Sequence[Failover]) -> tuple[float, float, float]:
+    """Median, 95th percentile and longest."""
+    times = [kill.ms for kill in kills]
+    return percentile(times, 0.5), percentile(times, 0.95), max(times)
+
+
+LAYOUTS: Final[Mapping[str, Callable[[], Show]]] = {"text": Text, "json": JsonLines}
