@@ -1,11 +1,11 @@
 """The product's own command line as a child that does not outlive its parent, and whose disk can be full.
 
-    python -m tidelog.testing.node [--orphaned KILL|TERM] [--full-while FILE] broker start --id 1 ...
+    python -m tidelog.testing.node [--full-while FILE] broker start --id 1 ...
 
 What it keeps true:
 
 * Nothing of a test outlives it. The parent holds the other end of stdin and says nothing: when that ends, however the
-  parent has ended, this process gets the signal. A paused process cannot look; on Linux the kernel sends it.
+  parent has ended, this process is killed. A paused process cannot look; on Linux the kernel does it.
 * The disk is the real one while FILE does not exist, and a full one (`disk`) while it does.
 * Everything else is `python -m tidelog`, which knows nothing of this.
 """
@@ -21,29 +21,26 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Run the command line behind the options."""
-    words, orphaned = sys.argv[1:], signal.SIGKILL
-    while words[0].startswith("--"):
-        option, value, *words = words
-        if option == "--orphaned":
-            orphaned = signal.Signals[f"SIG{value}"]
-        else:
-            assert option == "--full-while", option
-            _watch_the_disk(value)
-    _obey_the_end_of_the_parent(orphaned)
+    """Run the command line behind the option."""
+    words = sys.argv[1:]
+    if words[0] == "--full-while":
+        _watch_the_disk(words[1])
+        words = words[2:]
+    _die_with_the_parent()
     sys.argv = ["tidelog", *words]
     runpy.run_module("tidelog", run_name="__main__", alter_sys=True)
 
 
-def _obey_the_end_of_the_parent(orphaned: signal.Signals) -> None:
-    def wait() -> None:
-        while os.read(0, 1):
-            pass
-        os.kill(os.getpid(), orphaned)
-
-    threading.Thread(target=wait, name="parent", daemon=True).start()
+def _die_with_the_parent() -> None:
+    threading.Thread(target=_wait_for_its_end, name="parent", daemon=True).start()
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, orphaned)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _wait_for_its_end() -> None:
+    while os.read(0, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _watch_the_disk(full_while: str) -> None:

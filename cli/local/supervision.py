@@ -54,9 +54,7 @@ class Supervision:
     def _process(self, spec: NodeSpec) -> Process:
         http = spec.port + HTTP_ABOVE
         words = arguments(spec, "--http", f"{HOST}:{http if is_free(HOST, http) is None else 0}")
-        program = (
-            ["-m", "tidelog"] if self._detached else ["-m", "tidelog.testing.node", "--orphaned", "TERM"]
-        )
+        program = ["-m", "tidelog"] if self._detached else ["-m", "tidelog.testing.node"]
         log = self._data / f"{spec.title}.log"
         return Process(spec.title.replace("-", " "), [sys.executable, *program, *words], log)
 
