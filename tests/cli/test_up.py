@@ -319,4 +319,4 @@ def test_a_process_is_known_by_more_than_its_number() -> None:
     assert Incarnation(os.getpid(), mine).alive
     other = Incarnation(os.getpid(), "another time")
     assert not other.alive
-    assert not other.signal(signal.SIGKILL)
+    assert not other.signal(signal.SIGWINCH)
