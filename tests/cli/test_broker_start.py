@@ -111,6 +111,7 @@ def test_a_terminal_that_goes_away_is_nothing_to_a_detached_one(start: Start, co
     broker.ready()
     broker.signal(signal.SIGHUP)
     assert broker.stop() == 0
+    assert [event["signal"] for event in broker.events("broker.stopping")] == ["SIGTERM"]
 
 
 def test_it_is_told_where_others_find_it(start: Start, controller: Process) -> None:

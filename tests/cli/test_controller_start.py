@@ -44,6 +44,15 @@ def test_a_controller_alone_leads_at_once(start: Start) -> None:
     assert (controller.data / ".clean_shutdown").exists()
 
 
+def test_others_find_a_controller_where_the_quorum_says(start: Start) -> None:
+    controller = start(
+        "controller", "c1", "--id", "1", "--listen", f"{HOST}:0", "--quorum", "1@controller-1.example:9192"
+    )
+    about = controller.ready()
+    assert about["advertised"] == "controller-1.example:9192"
+    assert about["port"] not in {0, 9192}
+
+
 def test_three_controllers_are_ready_when_one_leads(start: Start) -> None:
     first, *others = controllers = three(start)
     abouts = [controller.ready() for controller in controllers]

@@ -1,7 +1,13 @@
 """What brokers and controllers tell of themselves, in a cluster to which things happen."""
 
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
 from tests.simulation.directed import Town
 from tidelog.broker import metrics as of_brokers
+from tidelog.broker.broker import Broker
 from tidelog.broker.metrics import collect
 from tidelog.controller import metrics as of_controllers
 from tidelog.controller.metrics import collect as collect_of_controller
@@ -77,3 +83,16 @@ def test_a_broker_that_has_not_joined_tells_what_it_can(world: World) -> None:
     alone = of_broker(town, 1)
     assert (alone[of_brokers.CONNECTED, ()], alone[of_brokers.LEASE, ()]) == (0, 0)
     assert (of_brokers.LED, ()) not in alone
+
+
+def test_a_broker_is_ready_when_it_is_counted_among_the_living(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, why_not = Broker.run, list[str | None]()
+
+    def watched(self: Broker, _ready: object = None) -> Coroutine[Any, Any, None]:
+        return run(self, lambda: why_not.append(self.not_ready()))
+
+    monkeypatch.setattr(Broker, "run", watched)
+    Town(world)
+    assert why_not == [None, None, None]
