@@ -31,9 +31,12 @@ ENDLESS = """
 """
 
 
-async def test_nothing_outlives_a_test_that_is_killed_not_even_a_paused_node() -> None:
+async def test_nothing_outlives_a_test_that_is_killed_not_even_a_paused_node(tmp_path: Path) -> None:
     test = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", textwrap.dedent(ENDLESS), stdout=subprocess.PIPE, start_new_session=True
+        *(sys.executable, "-c", textwrap.dedent(ENDLESS)),
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},  # what is killed cannot tidy up
     )
     assert test.stdout is not None
     pids = [int(pid) for pid in (await test.stdout.readline()).decode().strip("[]\n").split(",")]
