@@ -128,7 +128,7 @@ class Draft:
         """A member is gone, with its target and what it had."""
         self._hold(member, None)
         for table in (self._members, self._targets, self._currents):
-            table[member] = None  # type: ignore[index]
+            table[member] = None
         self.records += [
             Record(key(self.group.id, member), None) for key in (MemberKey, TargetKey, CurrentKey)
         ]

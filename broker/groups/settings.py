@@ -25,6 +25,10 @@ class GroupSettings:
     """For how long offsets are kept when nobody consumes their topic any more: a week."""
     offsets_retention_check_interval_ms: int = 600_000
     """How often it is looked for offsets that are too old."""
+    offsets_topic_num_partitions: int = 16
+    """Into how many partitions groups are divided when their topic is made; never changed after that."""
+    offsets_topic_replication_factor: int = 3
+    """How many brokers keep each of them; until so many are registered there are no groups."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:

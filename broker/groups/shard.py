@@ -229,11 +229,22 @@ class Shard:
         assert self.is_active
         return offsets.committed(self.committed.get(request.group_id), request)
 
+    def silent_ms(self, group_id: str, member: str, now_ms: int) -> int:
+        """For how long the member has not been heard, or has not been listened to."""
+        due = self.deadlines.due_ms(SESSION, group_id, member)
+        group = self.current.get(group_id)
+        known = group.members.get(member) if group is not None else None
+        if due is None or known is None:
+            return 0
+        return max(now_ms - (due - known.session_timeout_ms), 0)
+
     def has_news(self, group_id: str, member: str) -> bool:
         """Whether a heartbeat of this member would be answered with more than that there is nothing new."""
         group = self.current.get(group_id)
         if group is None or member not in group.members:
             return True
+        if not _is_shared_out(group):
+            return False  # it will be, and then there are
         if self._seen.get(group_id) != self.topics.version:
             return True
         current = group.current(member)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from random import Random
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import pytest
 from hypothesis import given
@@ -15,6 +15,8 @@ from tidelog.broker.groups.topics import Topic
 from tidelog.protocol.types import TopicId
 
 Case: TypeAlias = tuple[dict[str, Wants], dict[str, Places], dict[TopicId, Topic]]
+K = TypeVar("K")
+V = TypeVar("V")
 every_assignor = pytest.mark.parametrize("name", ASSIGNORS)
 
 
@@ -33,7 +35,7 @@ def by_id(*topics: Topic) -> dict[TopicId, Topic]:
 @st.composite
 def cases(draw: st.DrawFn, *, alike: bool = False) -> Case:
     racks = st.sampled_from(["", "a", "b", "c"])
-    topics = {}
+    topics: dict[TopicId, Topic] = {}
     for number in range(draw(st.integers(1, 4))):
         partitions = draw(st.integers(0, 9))
         where = draw(
@@ -80,13 +82,19 @@ def test_every_wanted_partition_goes_to_one_member_that_wants_it(name: str, case
     check_once_each(members, topics, ASSIGNORS[name](members, targets, topics))
 
 
+def shuffled(table: dict[K, V], random: Random) -> dict[K, V]:
+    return dict(random.sample(list(table.items()), len(table)))
+
+
 @every_assignor
 @given(cases(), st.randoms(use_true_random=False))
 def test_the_order_of_the_input_does_not_matter(name: str, case: Case, random: Random) -> None:
     members, targets, topics = case
     expected = ASSIGNORS[name](members, targets, topics)
-    shuffled = [dict(random.sample(list(each.items()), len(each))) for each in (members, targets, topics)]
-    assert ASSIGNORS[name](*shuffled) == expected
+    assert (
+        ASSIGNORS[name](shuffled(members, random), shuffled(targets, random), shuffled(topics, random))
+        == expected
+    )
 
 
 @every_assignor

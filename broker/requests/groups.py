@@ -1,0 +1,379 @@
+"""The requests about groups: from the right shard, or why it cannot be served, to the answer (docs/GROUPS.md)."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from dataclasses import replace as decided
+from functools import partial
+from typing import Final, TypeAlias, cast
+
+from msgspec.structs import replace
+
+from tidelog.broker.coordinator import Answer, Coordinator, Held, gathered
+from tidelog.broker.groups.description import View, chosen_of, described, listed, places_of_group
+from tidelog.broker.groups.image import Group
+from tidelog.broker.groups.lag import Ends
+from tidelog.broker.groups.records import GROUPS_TOPIC, Place
+from tidelog.broker.requests.context import Context
+from tidelog.protocol.batch import walk
+from tidelog.protocol.errors import (
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    InvalidReplicationFactor,
+    InvalidRequest,
+    TidelogError,
+    TopicAlreadyExists,
+    error_of,
+)
+from tidelog.protocol.io import Incoming
+from tidelog.protocol.messages import (
+    ConfigEntry,
+    CreateTopics,
+    CreateTopicsReply,
+    DeletedGroup,
+    DeleteGroupOffsets,
+    DeleteGroupOffsetsReply,
+    DeleteGroups,
+    DeleteGroupsReply,
+    DescribedGroup,
+    DescribeGroups,
+    DescribeGroupsReply,
+    FindCoordinator,
+    FindCoordinatorReply,
+    GroupHeartbeat,
+    GroupHeartbeatReply,
+    ListGroups,
+    ListGroupsReply,
+    NewTopic,
+    OffsetCommit,
+    OffsetCommitReply,
+    OffsetFetch,
+    OffsetFetchReply,
+    Reply,
+    Request,
+)
+from tidelog.protocol.messages import Coordinator as FoundCoordinator
+from tidelog.protocol.records import decode
+from tidelog.protocol.types import NO_BROKER, NO_OFFSET, NO_TIMESTAMP, Epoch, Offset
+
+Handler: TypeAlias = Callable[[Context, Incoming], None]
+Refuse: TypeAlias = Callable[[TidelogError], Reply]
+
+HEARTBEAT_TIMEOUT_MS: Final = 10_000
+"""How long the answer to a heartbeat waits until it is committed."""
+AT_ONCE_MS: Final = 20
+"""When a member heartbeats again whose heartbeats wait for news: the broker is where it waits."""
+
+
+def handlers(coordinator: Coordinator) -> Mapping[type[Request], Handler]:
+    """Who serves which request."""
+    served: dict[type[Request], Callable[[Coordinator, Context, Incoming], None]] = {
+        FindCoordinator: find_coordinator,
+        GroupHeartbeat: group_heartbeat,
+        OffsetCommit: offset_commit,
+        OffsetFetch: offset_fetch,
+        ListGroups: list_groups,
+        DescribeGroups: describe_groups,
+        DeleteGroups: delete_groups,
+        DeleteGroupOffsets: delete_group_offsets,
+    }
+    return {request: partial(handler, coordinator) for request, handler in served.items()}
+
+
+# ── members ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def group_heartbeat(coordinator: Coordinator, _: Context, incoming: Incoming) -> None:
+    """A member says something; without news for it the answer waits for some, as long as it allows."""
+    request = cast("GroupHeartbeat", incoming.message)
+    answer = _answer(incoming, lambda error: GroupHeartbeatReply(error.code, str(error)))
+    try:
+        held = coordinator.of_group(request.group_id)
+    except TidelogError as error:
+        answer(error)
+        return
+    _heartbeat(coordinator, held, request, incoming, answer)
+
+
+def _heartbeat(
+    coordinator: Coordinator,
+    held: Held,
+    request: GroupHeartbeat,
+    incoming: Incoming,
+    answer: Answer,
+    *,
+    may_wait: bool = True,
+) -> None:
+    context = coordinator.context
+    clocks, shard = context.clocks, held.shard
+    client_id, host = _caller(incoming)
+    decision = shard.heartbeat(request, clocks.now_ms(), clocks.wall_ms(), client_id, host)
+    reply = decision.reply
+    assert isinstance(reply, GroupHeartbeatReply)
+    if request.max_wait_ms and not reply.error and reply.member_epoch > 0:
+        decision = decided(decision, reply=replace(reply, heartbeat_interval_ms=AT_ONCE_MS))
+        nothing_new = not decision.records and reply.assignment is None
+        if may_wait and nothing_new and not shard.has_news(request.group_id, request.member_id):
+            wait_ms = min(request.max_wait_ms, coordinator.settings.group_consumer_heartbeat_interval_ms)
+            waiting = _Patient(coordinator, held, request, incoming, answer)
+            keys = (held.place, (GROUPS_TOPIC, request.group_id))
+            context.replicas.wait(waiting, keys, clocks.now_ms() + wait_ms)
+            return
+    coordinator.carry(held, decision, answer, HEARTBEAT_TIMEOUT_MS)
+
+
+@dataclass(slots=True)
+class _Patient:
+    """A heartbeat that had nothing to be told, and waits for news: then it is as if it arrived again."""
+
+    coordinator: Coordinator
+    held: Held
+    request: GroupHeartbeat
+    incoming: Incoming
+    answer: Answer
+
+    def try_complete(self) -> bool:
+        held, request = self.held, self.request
+        is_here = self.coordinator.held.get(held.index) is held and held.is_led and not self.incoming.closed
+        if is_here and not held.shard.has_news(request.group_id, request.member_id):
+            return False
+        self.give_up()
+        return True
+
+    def give_up(self) -> None:
+        try:
+            held = self.coordinator.of_group(self.request.group_id)
+        except TidelogError as error:
+            self.answer(error)
+            return
+        _heartbeat(self.coordinator, held, self.request, self.incoming, self.answer, may_wait=False)
+
+
+def offset_commit(coordinator: Coordinator, context: Context, incoming: Incoming) -> None:
+    """Somebody says how far a group has come."""
+    request = cast("OffsetCommit", incoming.message)
+    answer = _answer(incoming, lambda error: OffsetCommitReply(error.code, str(error)))
+    try:
+        held = coordinator.of_group(request.group_id)
+    except TidelogError as error:
+        answer(error)
+        return
+    decision = held.shard.commit(request, context.clocks.wall_ms())
+    coordinator.carry(held, decision, answer, request.timeout_ms)
+
+
+def offset_fetch(coordinator: Coordinator, _: Context, incoming: Incoming) -> None:
+    """Somebody asks how far a group has come."""
+    request = cast("OffsetFetch", incoming.message)
+    answer = _answer(incoming, lambda error: OffsetFetchReply(error.code, str(error)))
+    try:
+        answer(coordinator.of_group(request.group_id).shard.fetch(request))
+    except TidelogError as error:
+        answer(error)
+
+
+# ── who coordinates ───────────────────────────────────────────────────────────────────────────────────
+
+
+def find_coordinator(coordinator: Coordinator, context: Context, incoming: Incoming) -> None:
+    """Who coordinates groups; the topic is made when it is asked for the first time (DECISIONS 19)."""
+    request = cast("FindCoordinator", incoming.message)
+    if GROUPS_TOPIC in context.image.topic_ids:
+        incoming.reply(_found(coordinator, context, request))
+        return
+    settings = coordinator.settings
+    topic = NewTopic(
+        GROUPS_TOPIC,
+        settings.offsets_topic_num_partitions,
+        settings.offsets_topic_replication_factor,
+        configs=(
+            ConfigEntry("cleanup.policy", "compact"),
+            ConfigEntry("flush.mode", "group"),
+            ConfigEntry("min.insync.replicas", str(min(2, settings.offsets_topic_replication_factor))),
+        ),
+    )
+
+    def build(quorum_epoch: Epoch) -> Request:
+        return CreateTopics((topic,), timeout_ms=request.timeout_ms, quorum_epoch=quorum_epoch)
+
+    def told(answer: Reply | TidelogError) -> None:
+        incoming.reply(_found(coordinator, context, request, _why_not(answer)))
+
+    context.ask_controller(build, request.timeout_ms, told)
+
+
+def _why_not(answer: Reply | TidelogError) -> str:
+    """Why the topic was not made; empty: it was, or is there already, and this broker is about to hear of it."""
+    if isinstance(answer, TidelogError):
+        return str(answer)
+    assert isinstance(answer, CreateTopicsReply), answer
+    error = error_of(answer.error, answer.message or "") if answer.error else None
+    for entry in answer.topics:
+        error = error_of(entry.error, entry.message or "") if entry.error else error
+    if error is None or isinstance(error, TopicAlreadyExists):
+        return ""
+    if isinstance(error, InvalidReplicationFactor):
+        return f"{error}; groups need that many, or offsets.topic.replication.factor less"
+    return str(error)
+
+
+def _found(
+    coordinator: Coordinator, context: Context, request: FindCoordinator, why_not: str = ""
+) -> FindCoordinatorReply:
+    return FindCoordinatorReply(tuple(_found_one(coordinator, context, key, why_not) for key in request.keys))
+
+
+def _found_one(coordinator: Coordinator, context: Context, key: str, why_not: str) -> FoundCoordinator:
+    place = coordinator.place_of(key)
+    known = context.image.partitions.get(place) if place is not None else None
+    broker = context.image.brokers.get(known.leader) if known is not None else None
+    if broker is None or known is None or known.leader == NO_BROKER:
+        fact = why_not or f"{GROUPS_TOPIC} is being made, or the partition that holds {key!r} has no leader"
+        error = CoordinatorNotAvailable(fact)
+        return FoundCoordinator(key, error.code, str(error))
+    return FoundCoordinator(key, broker_id=broker.id, host=broker.host, port=broker.port)
+
+
+# ── operators ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def list_groups(coordinator: Coordinator, context: Context, incoming: Incoming) -> None:
+    """The groups that are coordinated here, a line each."""
+    request = cast("ListGroups", incoming.message)
+    try:
+        groups, missing = coordinator.served()
+    except TidelogError as error:
+        incoming.reply(ListGroupsReply(error.code, str(error)))
+        return
+    view = View(coordinator.topics, context.clocks.wall_ms())
+    if request.with_lag:
+        page = chosen_of(groups, request, coordinator.topics)[: request.limit]
+        ends = {place: end for group in page for place in group.offsets if (end := ends_of(context, place))}
+        view = View(coordinator.topics, context.clocks.wall_ms(), ends)
+    reply = listed(groups, request, view)
+    if missing:
+        partial_error = CoordinatorLoadInProgress(
+            f"{GROUPS_TOPIC}: partitions {sorted(missing)} are not loaded yet"
+        )
+        reply = replace(reply, error=partial_error.code, message=str(partial_error))
+    incoming.reply(reply)
+
+
+def describe_groups(coordinator: Coordinator, context: Context, incoming: Incoming) -> None:
+    """All about some groups."""
+    request = cast("DescribeGroups", incoming.message)
+    incoming.reply(
+        DescribeGroupsReply(
+            tuple(
+                _described(coordinator, context, name, with_lag=request.with_lag) for name in request.groups
+            )
+        )
+    )
+
+
+def _described(coordinator: Coordinator, context: Context, name: str, *, with_lag: bool) -> DescribedGroup:
+    try:
+        held = coordinator.of_group(name)
+    except TidelogError as error:
+        return DescribedGroup(name, error.code, str(error))
+    group = held.shard.committed.get(name)
+    ends: dict[Place, Ends] | None = None
+    if with_lag and group is not None:
+        found = {place: ends_of(context, place, _committed(group, place)) for place in places_of_group(group)}
+        ends = {place: end for place, end in found.items() if end is not None}
+    view = View(
+        coordinator.topics,
+        context.clocks.wall_ms(),
+        ends,
+        lambda group, member: held.shard.silent_ms(group, member, context.clocks.now_ms()),
+        context.replicas.around.me,
+    )
+    return described(group, name, view)
+
+
+def _committed(group: Group, place: Place) -> Offset:
+    state = group.offsets.get(place)
+    return state.offset if state is not None else NO_OFFSET
+
+
+def ends_of(context: Context, place: Place, offset: Offset = NO_OFFSET) -> Ends | None:
+    """Where a log that this broker leads begins and ends, and the time of the record there; None: another leads it."""
+    try:
+        partition = context.partition(*place)
+        high_watermark = partition.led(-1).known_high_watermark
+        if high_watermark == NO_OFFSET:
+            return None
+        first_ms = NO_TIMESTAMP
+        at = max(offset, partition.log.log_start)
+        if offset != NO_OFFSET and at < high_watermark:
+            read = partition.log.read(at, 1, high_watermark)
+            first_ms = _first_ms(read.data, at)
+    except TidelogError:
+        return None  # it is unknown here, and said to be
+    return Ends(partition.log.log_start, high_watermark, first_ms)
+
+
+def _first_ms(data: memoryview, offset: Offset) -> int:
+    for begin, header in walk(data):
+        if header.next_offset > offset and not header.is_control:
+            columns = decode(data, begin)
+            times = zip(columns.offsets, columns.timestamps, strict=True)
+            return next((time for at, time in times if at >= offset), NO_TIMESTAMP)
+    return NO_TIMESTAMP
+
+
+def delete_groups(coordinator: Coordinator, _: Context, incoming: Incoming) -> None:
+    """Forget groups without members."""
+    request = cast("DeleteGroups", incoming.message)
+    if len(set(request.groups)) != len(request.groups):
+        raise InvalidRequest("a group is named twice")
+    if not request.groups:
+        incoming.reply(DeleteGroupsReply())
+        return
+
+    def done(answers: list[Reply | TidelogError]) -> None:
+        incoming.reply(DeleteGroupsReply(tuple(map(_deleted, request.groups, answers))))
+
+    for name, answer in zip(request.groups, gathered(len(request.groups), done), strict=True):
+        try:
+            held = coordinator.of_group(name)
+        except TidelogError as error:
+            answer(error)
+            continue
+        coordinator.carry(held, held.shard.delete_group(name), answer, request.timeout_ms)
+
+
+def _deleted(name: str, answer: Reply | TidelogError) -> DeletedGroup:
+    if isinstance(answer, TidelogError):
+        return DeletedGroup(name, answer.code, str(answer))
+    assert isinstance(answer, DeleteGroupsReply), answer
+    return answer.groups[0]
+
+
+def delete_group_offsets(coordinator: Coordinator, _: Context, incoming: Incoming) -> None:
+    """Forget what a group has committed of partitions that no member wants."""
+    request = cast("DeleteGroupOffsets", incoming.message)
+    answer = _answer(incoming, lambda error: DeleteGroupOffsetsReply(error.code, str(error)))
+    try:
+        held = coordinator.of_group(request.group_id)
+    except TidelogError as error:
+        answer(error)
+        return
+    coordinator.carry(held, held.shard.delete_offsets(request), answer, request.timeout_ms)
+
+
+# ── answers ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _answer(incoming: Incoming, refuse: Refuse) -> Answer:
+    """What gives the reply, or the refusal as a reply of the same kind."""
+
+    def answer(reply: Reply | TidelogError) -> None:
+        incoming.reply(refuse(reply) if isinstance(reply, TidelogError) else reply)
+
+    return answer
+
+
+def _caller(incoming: Incoming) -> tuple[str, str]:
+    """What the process calls itself that asks, and where it is."""
+    hello = incoming.connection.context
+    return str(getattr(hello, "client_id", "") or ""), str(getattr(incoming.connection, "peer", "") or "")

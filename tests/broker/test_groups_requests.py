@@ -1,0 +1,407 @@
+"""A broker that coordinates groups: loaded from its log, served when committed, and given up with its leadership."""
+
+from typing import Any, cast
+
+import pytest
+
+from tests.broker.node import Asked, Node
+from tidelog.broker import coordinator as carrying
+from tidelog.broker.coordinator import Coordinator, cut, partition_of
+from tidelog.broker.groups.records import (
+    GROUPS_TOPIC,
+    OffsetKey,
+    OffsetState,
+    Record,
+    TargetKey,
+    TargetState,
+    encoded,
+)
+from tidelog.broker.groups.settings import GroupSettings
+from tidelog.broker.requests.groups import handlers
+from tidelog.controller.image import Changes, PartitionState, TopicState
+from tidelog.protocol.errors import (
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    GroupIdNotFound,
+    InvalidReplicationFactor,
+    NonEmptyGroup,
+    NotCoordinator,
+    RequestTimedOut,
+)
+from tidelog.protocol.messages import (
+    CreatedTopic,
+    CreateTopics,
+    CreateTopicsReply,
+    DeleteGroups,
+    DescribeGroups,
+    FindCoordinator,
+    GroupHeartbeat,
+    ListGroups,
+    OffsetCommit,
+    OffsetFetch,
+    OffsetToCommit,
+    Request,
+    Subscription,
+)
+from tidelog.protocol.records import encode
+from tidelog.protocol.types import BrokerId
+
+GROUPS_ID = b"groups--groups--"
+ORDERS_ID = b"orders---orders-"
+
+
+class Desk(Node):
+    """Broker 1, which leads `orders` (2 partitions) alone, and both partitions of the log of groups."""
+
+    def __init__(self, *, alone: bool = True) -> None:
+        super().__init__()
+        self.alone = alone
+        self.coordinator = Coordinator(self.context, GroupSettings())
+        self.handlers = handlers(self.coordinator)
+        self.sequence = 0
+        for index in range(2):
+            self.lead(place=(ORDERS_ID, index), replicas=(1,), isr=(1,), min_isr=1)
+        self.coordinator.begin()
+
+    def lead_groups(self, epoch: int = 0, leader: int = 1, partitions: int = 2) -> None:
+        """The cluster decides who leads the log of groups."""
+        changed = {}
+        replicas = [BrokerId(each) for each in ((1,) if self.alone else (1, 2, 3))]
+        isr = [BrokerId(leader)] if self.alone else replicas
+        for index in range(partitions):
+            known = self.image.partitions.get((GROUPS_ID, index))
+            state = PartitionState(
+                GROUPS_ID,
+                index,
+                tuple(dict.fromkeys(replicas + isr)),
+                tuple(isr),
+                BrokerId(leader),
+                epoch,
+                known.partition_epoch + 1 if known else 0,
+                1 if self.alone else 2,
+            )
+            self.image.partitions[GROUPS_ID, index] = state
+            changed[GROUPS_ID, index] = GROUPS_TOPIC, state
+        self.image.topics[GROUPS_ID] = TopicState(GROUPS_ID, GROUPS_TOPIC, partitions)
+        self.image.topic_ids[GROUPS_TOPIC] = GROUPS_ID
+        self.replicas.adopt(changed, (), self.now_ms, self.now_ms)
+        self.coordinator.adopt(Changes(tuple(changed), (), (GROUPS_ID,), ()))
+
+    def load(self) -> None:
+        while self.coordinator.load_some():
+            pass
+
+    def put(self, message: Request) -> Asked:
+        asked = Asked(message)
+        self.handlers[type(message)](self.context, cast("Any", asked))
+        self.turn()
+        return asked
+
+    def say(self, member: str, epoch: int, *topics: str, max_wait_ms: int = 0, group: str = "g") -> Asked:
+        self.sequence += 1
+        told = Subscription(topics) if topics else None
+        return self.put(GroupHeartbeat(group, member, epoch, self.sequence, None, told, None, max_wait_ms))
+
+    def commit(self, member: str, epoch: int, offset: int, group: str = "g") -> Asked:
+        return self.put(OffsetCommit(group, (OffsetToCommit(ORDERS_ID, 0, offset),), member, epoch))
+
+    def offset(self, group: str = "g") -> int:
+        answer = self.put(OffsetFetch(group)).answer
+        assert not answer.error, answer
+        return answer.partitions[0].offset if answer.partitions else -1
+
+
+def ready() -> Desk:
+    desk = Desk()
+    desk.lead_groups()
+    desk.load()
+    desk.coordinator.tick()
+    return desk
+
+
+# ── served ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_member_joins_commits_and_finds_it_again() -> None:
+    desk = ready()
+    joined = desk.say("a", 0, "orders").answer
+    assert (joined.error, joined.member_epoch) == (0, 1)
+    assert [(entry.topic, entry.indexes) for entry in joined.assignment] == [("orders", (0, 1))]
+    assert desk.commit("a", 1, 7).answer.partitions[0].error == 0
+    assert desk.offset() == 7
+
+
+def test_a_group_belongs_to_one_partition_for_ever() -> None:
+    assert [partition_of(name, 16) for name in ("g", "orders-app", "größe", "")] == [6, 0, 9, 0]
+
+
+def test_another_broker_and_the_next_process_load_the_same() -> None:
+    desk = ready()
+    desk.say("a", 0, "orders")
+    desk.commit("a", 1, 7)
+    before = desk.coordinator.of_group("g").shard
+    desk.lead_groups(epoch=1)
+    assert desk.commit("a", 1, 8).answer.error == CoordinatorLoadInProgress.code
+    desk.load()
+    after = desk.coordinator.of_group("g").shard
+    assert after is not before
+    assert desk.offset() == 7
+    assert desk.say("a", 1).answer.error == 0
+
+
+def test_a_log_is_loaded_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = ready()
+    desk.say("a", 0, "orders")
+    for offset in range(50):
+        desk.commit("a", 1, offset)
+    monkeypatch.setattr(carrying, "LOAD_BYTES", 500)
+    desk.lead_groups(epoch=1)
+    slices = 1
+    while desk.coordinator.load_some():
+        slices += 1
+    assert slices > 5
+    assert desk.offset() == 49
+
+
+def test_a_log_that_is_not_understood_is_not_served_and_read_anew_later() -> None:
+    desk = ready()
+    index = partition_of("g", 2)
+    partition = desk.replicas.partitions[GROUPS_ID, index]
+    partition.produce(
+        encode([b"?"], [b"?"], now_ms=0), -1, partition.leader_epoch, now_ms=desk.now_ms, wall_ms=desk.now_ms
+    )
+    desk.lead_groups(epoch=1)
+    desk.load()
+    answer = desk.say("a", 0, "orders").answer
+    assert answer.error == CoordinatorLoadInProgress.code
+    assert "is not known here" in answer.message
+    assert not desk.coordinator.load_some()
+    assert desk.coordinator.has_to_load
+    desk.now_ms += 1000
+    desk.coordinator.load_some()
+    assert desk.coordinator.held[index].not_before_ms == desk.now_ms + 1000
+
+
+# ── what is not committed ─────────────────────────────────────────────────────────────────────────────
+
+
+def replicated() -> tuple[Desk, tuple[bytes, int]]:
+    """The log of groups has three replicas, two of which must have a record."""
+    desk = Desk(alone=False)
+    desk.lead_groups()
+    desk.load()
+    place = GROUPS_ID, partition_of("g", 2)
+    follow(desk, place)
+    assert desk.coordinator.of_group("g").shard.is_active
+    return desk, place
+
+
+def follow(desk: Desk, place: tuple[bytes, int]) -> None:
+    end = desk.replicas.partitions[place].log.end_offset
+    for follower in (2, 3):
+        desk.fetched(follower, end, place=place)
+    desk.turn()
+
+
+def test_an_answer_waits_for_the_replicas() -> None:
+    desk, place = replicated()
+    asked = desk.say("a", 0, "orders")
+    assert asked.waits
+    assert desk.put(DescribeGroups(("g",))).answer.groups[0].error == GroupIdNotFound.code
+    again = desk.say("a", 1)
+    assert again.waits, "it rests on what is not committed"
+    follow(desk, place)
+    assert asked.answer.member_epoch == 1
+    assert again.answer.member_epoch == 1
+    assert desk.put(DescribeGroups(("g",))).answer.groups[0].state == "stable"
+
+
+def test_an_answer_that_waits_too_long_says_so() -> None:
+    desk, _ = replicated()
+    asked = desk.say("a", 0, "orders")
+    desk.wait(10_000)
+    assert asked.answer.error == CoordinatorNotAvailable.code
+    assert "written but not committed" in asked.answer.message
+
+
+def test_who_waits_is_told_when_another_broker_leads() -> None:
+    desk, _ = replicated()
+    asked = desk.say("a", 0, "orders")
+    desk.lead_groups(epoch=1, leader=2)
+    desk.turn()
+    assert asked.answer.error == NotCoordinator.code
+    assert desk.say("a", 1).answer.error == NotCoordinator.code
+    assert not desk.coordinator.held
+
+
+def test_nothing_is_served_before_what_was_loaded_is_committed() -> None:
+    desk, place = replicated()
+    desk.say("a", 0, "orders")
+    desk.lead_groups(epoch=1)
+    desk.load()
+    assert desk.say("a", 1).answer.error == CoordinatorLoadInProgress.code
+    follow(desk, place)
+    assert desk.say("a", 1).answer.error == 0
+
+
+def test_nothing_is_served_without_a_lease() -> None:
+    desk = ready()
+    desk.replicas.lease_until_ms = desk.now_ms
+    assert desk.say("a", 0, "orders").answer.error == NotCoordinator.code
+    assert desk.put(ListGroups()).answer.error == NotCoordinator.code
+
+
+def test_what_the_log_refuses_has_not_happened() -> None:
+    desk, place = replicated()
+    desk.adopt(place=place, isr=(1,), min_isr=2)
+    asked = desk.say("a", 0, "orders")
+    assert asked.answer.error == CoordinatorNotAvailable.code
+    assert desk.coordinator.of_group("g").shard.current.get("g") is None
+
+
+# ── news ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_heartbeat_waits_for_news_and_hears_it_at_once() -> None:
+    desk = ready()
+    desk.say("a", 0, "orders")
+    waiting = desk.say("a", 1, max_wait_ms=5000)
+    assert waiting.waits
+    desk.say("b", 0, "orders")
+    desk.turn()
+    assert [entry.indexes for entry in waiting.answer.assignment] == [(0,)]
+    assert waiting.answer.heartbeat_interval_ms < 100, "the broker is where it waits"
+
+
+def test_a_heartbeat_that_waits_in_vain_is_answered_in_time() -> None:
+    desk = ready()
+    desk.say("a", 0, "orders")
+    waiting = desk.say("a", 1, max_wait_ms=60_000)
+    desk.wait(4999)
+    assert waiting.waits
+    desk.wait(1)
+    assert (waiting.answer.error, waiting.answer.assignment) == (0, None)
+
+
+def test_a_topic_that_grows_is_news() -> None:
+    desk = ready()
+    desk.say("a", 0, "orders")
+    waiting = desk.say("a", 1, max_wait_ms=5000)
+    desk.lead(place=(ORDERS_ID, 2), replicas=(1,), isr=(1,), min_isr=1)
+    desk.coordinator.adopt(Changes(((ORDERS_ID, 2),), (), (), ()))
+    desk.turn()
+    assert [entry.indexes for entry in waiting.answer.assignment] == [(0, 1, 2)]
+
+
+def test_who_is_silent_is_put_out_by_time_alone_and_the_others_hear_it_at_once() -> None:
+    desk = ready()
+    desk.say("a", 0, "orders")
+    desk.say("b", 0, "orders")
+    asked = desk.say("b", 2, max_wait_ms=5000)
+    for _ in range(50):
+        desk.now_ms += 1000
+        desk.coordinator.tick()
+        desk.wait(0)
+        if not asked.waits and asked.answer.assignment:
+            break
+        if not asked.waits:
+            asked = desk.say("b", asked.answer.member_epoch, max_wait_ms=5000)
+    assert [entry.indexes for entry in asked.answer.assignment] == [(0, 1)]
+
+
+# ── operators ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_first_who_asks_for_a_coordinator_has_the_topic_made() -> None:
+    desk = Desk()
+    asked = desk.put(FindCoordinator(("g",)))
+    ((request, _, told),) = desk.asked
+    assert isinstance(request, CreateTopics)
+    (topic,) = request.topics
+    assert (topic.name, topic.partitions, topic.replication_factor) == (GROUPS_TOPIC, 16, 3)
+    assert {entry.key: entry.value for entry in topic.configs} == {
+        "cleanup.policy": "compact",
+        "flush.mode": "group",
+        "min.insync.replicas": "2",
+    }
+    told(
+        CreateTopicsReply(
+            topics=(CreatedTopic(GROUPS_TOPIC, InvalidReplicationFactor.code, "1 is registered"),)
+        )
+    )
+    (found,) = asked.answer.coordinators
+    assert found.error == CoordinatorNotAvailable.code
+    assert "1 is registered" in found.message
+    again = desk.put(FindCoordinator(("g",)))
+    desk.asked[1][2](RequestTimedOut("no controller"))
+    assert "no controller" in again.answer.coordinators[0].message
+
+
+def test_any_broker_says_who_coordinates() -> None:
+    desk = ready()
+    (found,) = desk.put(FindCoordinator(("g",))).answer.coordinators
+    assert (found.broker_id, found.host, found.port) == (1, "b1", 9092)
+
+
+def test_groups_are_listed_with_their_lag_and_described_with_the_time_of_it() -> None:
+    desk = ready()
+    for _ in range(5):
+        desk.produce(acks=1, place=(ORDERS_ID, 0))
+    desk.say("a", 0, "orders")
+    desk.commit("a", 1, 3)
+    desk.commit("", -1, 5, group="other")
+    desk.now_ms += 60_000
+    reply = desk.put(ListGroups(with_lag=True)).answer
+    assert [(line.group_id, line.state, line.members, line.lag) for line in reply.groups] == [
+        ("g", "stable", 1, 2),
+        ("other", "empty", 0, 0),
+    ]
+    assert [line.unknown for line in reply.groups] == [1, 0], "of orders-1 nothing is committed"
+    assert [line.group_id for line in desk.put(ListGroups(states=("empty",))).answer.groups] == ["other"]
+    assert [line.group_id for line in desk.put(ListGroups(topic="events")).answer.groups] == []
+    page = desk.put(ListGroups(limit=1)).answer
+    assert (page.groups[0].group_id, page.more) == ("g", True)
+    assert [line.group_id for line in desk.put(ListGroups(after="g")).answer.groups] == ["other"]
+    (group, unknown) = desk.put(DescribeGroups(("g", "none"), with_lag=True)).answer.groups
+    assert unknown.error == GroupIdNotFound.code
+    (member,) = group.members
+    assert (member.state, member.silent_ms, member.topics) == ("stable", 60_000, ("orders",))
+    first, second = group.offsets
+    assert (first.member_id, first.offset, first.high_watermark, first.lag) == ("a", 3, 5, 2)
+    assert first.lag_ms == desk.now_ms, "the records of this test were written in 1970"
+    assert (second.offset, second.lag, second.lag_ms) == (-1, -1, -1)
+
+
+def test_groups_are_deleted_each_for_itself() -> None:
+    desk = ready()
+    desk.say("a", 0, "orders")
+    desk.commit("", -1, 5, group="other")
+    reply = desk.put(DeleteGroups(("g", "other", "none"))).answer
+    assert [entry.error for entry in reply.groups] == [NonEmptyGroup.code, 0, GroupIdNotFound.code]
+    assert [line.group_id for line in desk.put(ListGroups()).answer.groups] == ["g"]
+
+
+def test_offsets_expire_when_nobody_is_there_for_a_week() -> None:
+    desk = ready()
+    desk.commit("", -1, 5)
+    desk.now_ms += 7 * 24 * 3600 * 1000
+    desk.coordinator.tick()
+    desk.turn()
+    assert desk.put(ListGroups()).answer.groups == ()
+
+
+# ── large decisions ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_large_decision_is_cut_behind_targets_and_offsets_only() -> None:
+    large = TargetState(((ORDERS_ID, tuple(range(70_000))),))
+    records = [Record(TargetKey("g", f"m{number}"), large) for number in range(8)]
+    batches = list(cut(records))
+    assert [record for batch in batches for record in batch] == records
+    assert len(batches) > 1
+    for batch in batches:
+        keys, values = encoded(batch)
+        assert len(encode(values, keys)) < 1 << 20
+    one = Record(OffsetKey("g", ORDERS_ID, 0), OffsetState(1))
+    assert list(cut([one, one])) == [(one, one)]
+    assert list(cut([])) == []
