@@ -25,6 +25,7 @@ from tidelog.protocol.errors import (
     UnknownTopicOrPartition,
 )
 from tidelog.protocol.messages import NewTopic
+from tidelog.protocol.settings import TOPIC, checked
 from tidelog.protocol.types import BrokerId, TopicId
 
 Replicas: TypeAlias = tuple[BrokerId, ...]
@@ -32,7 +33,6 @@ PlaceNew: TypeAlias = Callable[[int, int], Sequence[Replicas]]
 """The replicas of so many partitions, so many each; or InvalidReplicationFactor."""
 
 FLUSH_MODE: Final = "flush.mode"
-FLUSH_MODES: Final = ("async", "group")
 PARTITIONS_MAX: Final = FACTS_MAX // 2
 """Partitions of a topic that is created at once: they fit into one batch with its settings."""
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -125,13 +125,11 @@ def _check_assignment(image: Image, topic: NewTopic, given: Sequence[Replicas]) 
 
 
 def _configs(topic: NewTopic) -> dict[str, str]:
-    configs = {entry.key: entry.value for entry in topic.configs}
-    if len(configs) != len(topic.configs):
-        raise InvalidConfig(f"{topic.name}: a setting is given twice")
-    min_isr = configs.get(MIN_ISR, "1")
-    if not re.fullmatch(r"[1-9][0-9]{0,8}", min_isr):
-        raise InvalidConfig(f"{MIN_ISR}={min_isr}: it must be a number from 1 on")
-    flush_mode = configs.get(FLUSH_MODE, "async")
-    if flush_mode not in FLUSH_MODES:
-        raise InvalidConfig(f"{FLUSH_MODE}={flush_mode}: it must be one of {', '.join(FLUSH_MODES)}")
+    """Its settings, in the one spelling that is kept, checked as when they are altered."""
+    configs: dict[str, str] = {}
+    for entry in topic.configs:
+        key, value = checked(TOPIC, entry.key, entry.value)
+        if key in configs:
+            raise InvalidConfig(f"{topic.name}: {key} is given twice")
+        configs[key] = value
     return configs

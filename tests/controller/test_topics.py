@@ -82,6 +82,8 @@ IMPOSSIBLE: dict[str, tuple[NewTopic, type[TidelogError]]] = {
     "no number": (NewTopic("new", configs=configs(min_insync_replicas="two")), InvalidConfig),
     "nobody in sync": (NewTopic("new", configs=configs(min_insync_replicas="0")), InvalidConfig),
     "an unknown flush mode": (NewTopic("new", configs=configs(flush_mode="maybe")), InvalidConfig),
+    "an unknown setting": (NewTopic("new", configs=configs(retentin_ms="1")), InvalidConfig),
+    "no time": (NewTopic("new", configs=configs(retention_ms="long")), InvalidConfig),
     "a setting twice": (NewTopic("new", configs=configs(flush_mode="async") * 2), InvalidConfig),
 }
 
