@@ -7,6 +7,7 @@ address and its cause. No answer in time, or a cluster that cannot do it now: ex
 nearest one that there is.
 """
 
+import math
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -65,10 +66,14 @@ def ask(
     work: Callable[["Client"], Awaitable[T]],
     *,
     timeout_s: float = TIMEOUT_S,
+    at_most_s: float = math.inf,
     rack: str = "",
     child: type | None = None,
 ) -> T:
-    """What `work` returns, given a client that is connected. `child`: whose settings `-X` may name as well."""
+    """What `work` returns, given a client that is connected. `--timeout` wins over `timeout_s`; nothing over `at_most_s`.
+
+    `child`: whose settings `-X` may name as well.
+    """
     # Imported here, as in the functions below, because a help page must not pay for it.
     import asyncio  # noqa: PLC0415
 
@@ -76,7 +81,9 @@ def ask(
     where = [str(address) for address in bootstrap(ctx)]
     settings = settings_of(ctx, None, child)
     try:
-        return asyncio.run(_ask(where, work, timeout_ms(ctx, timeout_s), settings, rack))
+        return asyncio.run(
+            _ask(where, work, min(timeout_ms(ctx, timeout_s), at_most_s * 1000), settings, rack)
+        )
     except TidelogError as error:
         raise failure(error) from error
 

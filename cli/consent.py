@@ -17,13 +17,18 @@ def yes_option(callback: Callback) -> Callback:
     return click.option("--yes", is_flag=True, help="Do it without asking.")(callback)
 
 
+def at_a_terminal() -> bool:
+    """Whether somebody reads the question and can answer it."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
 def require_consent(ctx: click.Context, would: Iterable[str], *, yes: bool, question: str) -> None:
     """Return when it is wanted; `would`: what would be done, line by line."""
     if yes:
         return
     for line in would:
         click.echo(line, err=True)
-    if sys.stdin.isatty() and sys.stderr.isatty():
+    if at_a_terminal():
         click.confirm(question, abort=True, err=True)
         return
     raise click.UsageError("nothing was done: add --yes to do this", ctx)

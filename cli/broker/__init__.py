@@ -7,7 +7,13 @@ import click
 from tidelog.cli.main import LazyGroup, Noun
 
 VERBS: Final = {
+    "describe": Noun("tidelog.cli.broker.listing", "describe", "Show a broker and what it keeps."),
+    "drain": Noun("tidelog.cli.broker.draining", "drain", "Move everything that a broker keeps to others."),
+    "list": Noun(
+        "tidelog.cli.broker.listing", "list_brokers", "List the brokers, those that are down as well."
+    ),
     "start": Noun("tidelog.cli.broker.start", "start", "Be a broker, in this process."),
+    "undrain": Noun("tidelog.cli.broker.draining", "undrain", "Give a drained broker its share again."),
 }
 
 

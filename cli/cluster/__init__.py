@@ -1,11 +1,21 @@
 """`tidelog cluster`: look at a cluster as a whole, by way of any of its nodes."""
 
+from typing import Final
+
 import click
 
+from tidelog.cli.main import LazyGroup, Noun
 from tidelog.cli.options import Verb, bootstrap, connection_options, layout, output_option, timeout_ms
 
+VERBS: Final = {
+    "health": Noun(
+        "tidelog.cli.cluster.health", "health", "Say whether all is well, and if not, what to do."
+    ),
+    "info": Noun("tidelog.cli.cluster.info", "info", "Show brokers, controller, and how much there is."),
+}
 
-@click.group()
+
+@click.group(cls=LazyGroup, nouns=VERBS)
 def cluster() -> None:
     """Look at a cluster as a whole."""
 

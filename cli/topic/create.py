@@ -96,10 +96,7 @@ def create(
         elif asked == "kafka":
             writer.line(f"Created topic {name}.")
         else:
-            would = "would have " * dry_run
-            writer.line(
-                f"{name}: {would}{many(done.partitions, 'partition')}, {many(done.replication_factor, 'replica')} each"
-            )
+            writer.line(f"{name}: {_counts(done) if not dry_run else 'can be created'}")
     writer.flush()
     if failed is not None:
         raise failed
@@ -112,6 +109,10 @@ async def _made(client: "Client", topic: "NewTopic", *, dry_run: bool) -> "Creat
     except TidelogError as error:
         return error
     return done
+
+
+def _counts(done: "CreatedTopic") -> str:
+    return f"{many(done.partitions, 'partition')}, {many(done.replication_factor, 'replica')} each"
 
 
 def _hex(done: "CreatedTopic") -> str | None:

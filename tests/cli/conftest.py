@@ -1,10 +1,11 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from tests.cli.real_directory import RealNode
+from tests.cli.serving import Serving, serving
 from tidelog.cli.main import run
 from tidelog.cli.main import tidelog as root
 
@@ -54,3 +55,17 @@ def orders(data: Path) -> Path:
 def first(orders: Path) -> Path:
     """Its first segment."""
     return orders / "00000000000000000000.log"
+
+
+@pytest.fixture(scope="module")
+def one_broker() -> Iterator[Serving]:
+    """A cluster of one broker, for all tests of a module; each makes topics of its own."""
+    with serving(1) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def three_brokers() -> Iterator[Serving]:
+    """A cluster of three brokers, for all tests of a module that kill none."""
+    with serving(3) as cluster:
+        yield cluster
