@@ -1,8 +1,10 @@
 """Compact one log by a plan: keep of every key the newest record, and write that beside the log.
 
-    map     the dirty part, block by block: where each key stands last (`key_map`)
-    judge   every block, from the log's first on: a record stays if nothing newer has its key
-    write   what stays, one file for each group of segments in which anything changes; `swap` puts it in place
+    survey  the heads of the dirty part: its blocks, and which batches must stay
+    judge   it, from the newest block back: a record stays if its key has not been seen (`KeySet`)
+    map     instead, from the oldest block on, when the keys do not fit: where each stands last (`KeyMap`)
+    write   what stays, from the log's first block on, one file for each group of segments in which anything changes:
+            of the clean part those whose key is not in the dirty one. `swap` puts the files in place
 
 Only sealed segments are read and only `.cleaned` files written, so all of this may go on in another process. What it
 keeps true (docs/STORAGE.md, 10.9; replication/01-disk 1.12):
@@ -40,8 +42,9 @@ from tidelog.protocol.types import NO_EPOCH, NO_OFFSET, Buffer, Epoch, Offset
 from tidelog.storage.cleaning import Cleaned, Outcome, Plan, Said, Source
 from tidelog.storage.config import MAX_BATCH_BYTES
 from tidelog.storage.files import Directory, File
-from tidelog.storage.key_map import KeyMap, represented
+from tidelog.storage.key_map import KeyMap, KeySet, represented
 from tidelog.storage.open_segments import OpenSegments
+from tidelog.storage.scan import BATCHES_PER_STEP, Scan
 from tidelog.storage.segment import Segment, segment_name
 
 BLOCK = 256 << 10
@@ -80,6 +83,14 @@ class Reader:
         """Close the file."""
         self._file.close()
 
+    def heads(self, position: int) -> Scan:
+        """The batches from that byte on, without their bodies."""
+        return Scan(self._file, position, self.source.size, bodies=False)
+
+    def damaged(self, position: int, problem: CorruptMessage) -> DamagedLog:
+        """What stands at that byte is not what was written."""
+        return DamagedLog(f"{self._path} at byte {position}: {problem}")
+
     def block(self, position: int, end: int) -> Block:
         """The block that begins there; it does not reach beyond `end`, where a batch ends."""
         data = self._read(position, min(BLOCK, end - position))
@@ -99,7 +110,7 @@ class Reader:
                 heads.append((at, header))
                 at += size
         except CorruptMessage as problem:
-            raise DamagedLog(f"{self._path} at byte {position + at}: {problem}") from None
+            raise self.damaged(position + at, problem) from None
         return Block(position, data[:at], heads)
 
     def _read(self, position: int, length: int) -> memoryview:
@@ -155,6 +166,10 @@ class Mapped:
     places: "array[int]" = field(default_factory=lambda: array("Q"))
     """Where its blocks begin, which are numbered one after the other."""
 
+    def end_of(self, at: int) -> int:
+        """Where the block with that place ends."""
+        return self.places[at + 1] if at + 1 < len(self.places) else self.end
+
 
 class Keys(NamedTuple):
     """What a block has for the map."""
@@ -175,7 +190,12 @@ class Compactor:
         self.purge_floor: Offset = NO_OFFSET
         self._directory = directory
         self._plan = plan
+        self._seen: KeySet | None = KeySet(plan.memory_bytes)
+        """The keys of the dirty part; None when they do not fit."""
+        self._newest: dict[int, array[int]] = {}
+        """By block: where in it the newest records of their keys stand; with `_seen` only."""
         self._map = KeyMap(plan.memory_bytes)
+        """The last block of each key; without `_seen` only."""
         self._firsts = {group[0].base_offset for group in plan.groups}
         self._lasts = {group[-1].base_offset for group in plan.groups}
         self._mapped: dict[Offset, Mapped] = {}
@@ -198,10 +218,14 @@ class Compactor:
     def steps(self) -> Iterator[Said]:
         """Do it. Whoever leaves it before the end calls `abandon`; after an error there is nothing to abandon."""
         try:
-            yield from self._map_dirty_part()
-            for piece in self._map.blocks():
-                self._alive |= piece
-                yield None
+            yield from self._survey_dirty_part()
+            fits = yield from self._judge_dirty_part()
+            if not fits:
+                self._forget()
+                yield from self._map_dirty_part()
+                for piece in self._map.blocks():
+                    self._alive |= piece
+                    yield None
             self._epoch = NO_EPOCH
             for group in self._plan.groups:
                 if group[0].base_offset >= self.judged_end:
@@ -234,6 +258,75 @@ class Compactor:
         block = reader.block(position, end)
         self.read_bytes += len(block.data)
         return block
+
+    # ── from the newest block back ────────────────────────────────────────────────────────────────
+
+    def _survey_dirty_part(self) -> Iterator[Said]:
+        for source in (source for group in self._plan.groups for source in group):
+            if source.next_offset > self._plan.first_dirty:
+                whole = yield from self._survey_segment(source)
+                if not whole:
+                    return
+                self.judged_end = source.next_offset
+
+    def _survey_segment(self, source: Source) -> Generator[Said, None, bool]:
+        """Note its blocks; whether they go to its end and not only to a transaction."""
+        reader = self._open(source)
+        start = yield from self._dirty_start(reader)
+        mapped = self._mapped[source.base_offset] = Mapped(start, start, len(self._records))
+        scan = reader.heads(start)
+        for number, (position, header, _) in enumerate(scan, 1):
+            if header.attributes & _OF_A_TRANSACTION:
+                self.judged_end = header.base_offset
+                return False
+            if not mapped.places or position + header.size - mapped.places[-1] > BLOCK:
+                mapped.places.append(position)
+                self._records.append(0)
+            self._records[-1] += header.record_count
+            if self._must_stay(source, position, header):
+                self._stays.add(header.base_offset)
+                self._alive.add(len(self._records) - 1)
+            mapped.end = position + header.size
+            if number % BATCHES_PER_STEP == 0:
+                yield None
+        if scan.problem is not None:
+            raise reader.damaged(scan.position, scan.problem)
+        return True
+
+    def _judge_dirty_part(self) -> Generator[Said, None, bool]:
+        """Find the newest record of every key; False when the keys do not fit."""
+        seen = self._seen
+        assert seen is not None
+        for source in (source for group in reversed(self._plan.groups) for source in reversed(group)):
+            mapped = self._mapped.get(source.base_offset)
+            if mapped is None:
+                continue
+            reader = self._open(source)
+            for at in range(len(mapped.places) - 1, -1, -1):
+                block = self._read(reader, mapped.places[at], mapped.end_of(at))
+                yield None
+                keys, _ = yield from self._unpacked(block)
+                if not seen.has_room(len(keys)):
+                    return False
+                number = mapped.first_number + at
+                newest: list[int] = []
+                for first in range(
+                    (len(keys) - 1) // RECORDS_PER_STEP * RECORDS_PER_STEP, -1, -RECORDS_PER_STEP
+                ):
+                    newest[:0] = seen.newest(keys[first : first + RECORDS_PER_STEP], first)
+                    yield None
+                if newest:
+                    self._alive.add(number)
+                    self._newest[number] = array("I", newest)
+        return True
+
+    def _forget(self) -> None:
+        """The keys did not fit: begin again in the other way."""
+        self._seen = None
+        self.judged_end, self._epoch = self._plan.first_dirty, NO_EPOCH
+        self._records = array("Q")
+        for found in (self._mapped, self._newest, self._alive, self._stays):
+            found.clear()
 
     # ── the map ───────────────────────────────────────────────────────────────────────────────────
 
@@ -345,8 +438,7 @@ class Compactor:
     def _compact_mapped(self, reader: Reader, mapped: Mapped) -> Iterator[Said]:
         """The blocks that are in the map, then those that are not: these stay as they are."""
         for number, position in enumerate(mapped.places, mapped.first_number):
-            after = number - mapped.first_number + 1
-            end = mapped.places[after] if after < len(mapped.places) else mapped.end
+            end = mapped.end_of(number - mapped.first_number)
             if number in self._alive:
                 block = self._read(reader, position, end)
                 assert block.end == end, f"{block.end} is not {end}: a block was read in another way"
@@ -384,17 +476,14 @@ class Compactor:
         self, reader: Reader, block: Block, number: int | None, stays: set[Offset]
     ) -> Iterator[Said]:
         """Judge the records of a block, and write what stays if anything of this segment changes."""
-        keys: list[bytes | None] = []
-        packed: list[Buffer] = []
-        seen = 0
-        for at, header in block.heads:
-            batch_keys, values = keys_of(block.data, header, at)
-            keys += represented(batch_keys)
-            packed.append(values)
-            if len(keys) - seen >= RECORDS_PER_STEP:
-                seen = len(keys)
-                yield None
-        kept = yield from self._kept(keys, number)
+        keys, packed = yield from self._unpacked(block)
+        kept: Sequence[int]
+        if self._seen is None:
+            kept = yield from self._kept(keys, number)
+        elif number is not None:
+            kept = self._newest.get(number, ())
+        else:
+            kept = yield from self._unseen(self._seen, keys)
         first, new = 0, 0
         results: list[tuple[BatchHeader, Buffer] | None] = []
         for (at, header), values in zip(block.heads, packed, strict=True):
@@ -411,6 +500,28 @@ class Compactor:
                 if result is not None:
                     self._add(writer, *result)
         yield None
+
+    def _unpacked(self, block: Block) -> Generator[Said, None, tuple[list[bytes | None], list[Buffer]]]:
+        """The keys of a block's records, and of each batch the values as they are packed."""
+        keys: list[bytes | None] = []
+        packed: list[Buffer] = []
+        before = 0
+        for at, header in block.heads:
+            batch_keys, values = keys_of(block.data, header, at)
+            keys += represented(batch_keys)
+            packed.append(values)
+            if len(keys) - before >= RECORDS_PER_STEP:
+                before = len(keys)
+                yield None
+        return keys, packed
+
+    def _unseen(self, seen: KeySet, keys: list[bytes | None]) -> Generator[Said, None, list[int]]:
+        """The places of the records of a clean block whose keys are not in the dirty part."""
+        kept: list[int] = []
+        for first in range(0, len(keys), RECORDS_PER_STEP):
+            kept += seen.missing(keys[first : first + RECORDS_PER_STEP], first)
+            yield None
+        return kept
 
     def _kept(self, keys: list[bytes | None], number: int | None) -> Generator[Said, None, list[int]]:
         """The places of the records of which nothing newer is known, in a block with that number or in a clean one."""

@@ -1,8 +1,11 @@
-"""Where in the new part of a log each key was written last: exact, and within a given number of bytes.
+"""Which keys have been seen in the new part of a log, and where: exact, and within a given number of bytes.
 
-A place is a block of the log, a quarter of a megabyte; which record within the block it is, is found when the block
-is read again. So all keys of a block share one small number, and a key costs its own bytes and a slot in a dict,
-which only calls into C touch. What it keeps true:
+    KeySet   from the newest record back: what it has seen before is not the newest. One look-up for each record,
+             and nothing is known but that. All keys must fit
+    KeyMap   from the oldest record on: the last block of each key, as far as keys fit; blocks are read again then.
+             A block is a quarter of a megabyte of log, so all keys of one share one small number
+
+A key costs its own bytes and a slot in a table, which only calls into C touch. What both keep true:
 
 * It never takes more memory than it was given; what does not fit is refused, never forgotten.
 * Two keys are never taken for one: they stand there themselves. Only keys of 32 bytes or more are represented, by
@@ -42,6 +45,63 @@ def keys_within(memory_bytes: int) -> int:
             break
         fitting = max(fitting, min(_usable(log2), (memory_bytes - _table_bytes(log2)) // _OBJECT))
     return fitting
+
+
+def _set_usable(log2: int) -> int:
+    return (((1 << log2) - 1) * 3 - 1) // 5
+
+
+def keys_seen_within(memory_bytes: int) -> int:
+    """How many keys surely fit into a set: it grows fourfold, and twofold when it is large."""
+    log2, fitting = 3, 0
+    while log2 < 40:
+        fitting = max(fitting, min(_set_usable(log2), (memory_bytes - (16 << log2)) // _OBJECT))
+        full = _set_usable(log2) + 1
+        larger = (full * (2 if full > 50_000 else 4)).bit_length()
+        if (16 << log2) + (16 << larger) + full * _OBJECT > memory_bytes:
+            break
+        log2 = larger
+    return max(fitting, 0)
+
+
+class KeySet:
+    """The keys that have been seen. None is no key: whoever has none is always new."""
+
+    __slots__ = ("_seen", "most")
+
+    def __init__(self, memory_bytes: int) -> None:
+        self._seen: set[bytes | None] = set()
+        self.most = keys_seen_within(memory_bytes)
+        """How many keys there may be."""
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def has_room(self, keys: int) -> bool:
+        """Whether so many fit, even if none of them has been seen."""
+        return len(self._seen) + keys <= self.most
+
+    def newest(self, keys: Sequence[bytes | None], first: int) -> list[int]:
+        """The places, counted from `first`, of the keys (`represented`) that are seen now, the last one before all others."""
+        seen = self._seen
+        if seen.issuperset(keys):
+            return []
+        places = []
+        for place in range(len(keys) - 1, -1, -1):
+            key = keys[place]
+            if key not in seen:
+                places.append(first + place)
+                if key is not None:
+                    seen.add(key)
+        places.reverse()
+        return places
+
+    def missing(self, keys: Sequence[bytes | None], first: int) -> list[int]:
+        """The places, counted from `first`, of the keys (`represented`) that have not been seen."""
+        seen = self._seen
+        if seen.issuperset(keys):
+            return []
+        return [place for place, key in enumerate(keys, first) if key not in seen]
 
 
 class KeyMap:

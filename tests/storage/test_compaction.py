@@ -12,7 +12,7 @@ from tests.storage.compacted import CONFIG, MEMORY, Compacted, live, values
 from tests.storage.logs import Halted
 from tidelog.protocol.batch import DELETE_HORIZON, TRANSACTIONAL, BatchHeader, walk
 from tidelog.protocol.errors import DamagedLog, DiskFull, StorageError, TidelogError
-from tidelog.protocol.records import encode
+from tidelog.protocol.records import decode, encode
 from tidelog.protocol.types import Offset
 from tidelog.storage import cleaning, compaction, data_directory, key_map, log_compaction, recovery, swap
 from tidelog.storage.cleaning import Plan, Said, decode_plan, decode_said, encode_plan, encode_said
@@ -555,7 +555,7 @@ def tombstones_that_go_at_once(plant: pytest.MonkeyPatch) -> None:
     kept = Compactor._thinned
 
     def planted(self, header, batch, keep, packed, stays):  # type: ignore[no-untyped-def]
-        columns = compaction.decode(batch)
+        columns = decode(batch)
         keep = [place for place in keep if columns.values[place] is not None or columns.keys[place] is None]
         return kept(self, header, batch, keep, packed, stays)
 

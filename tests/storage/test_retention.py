@@ -203,7 +203,7 @@ def crash_anywhere() -> None:
         for when in ("before", "after"):
             for crash in (Killed, PowerCut):
                 life = aging()
-                life.node.disk.crash_at(nth, when=when, crash=crash)  # type: ignore[arg-type]  # one of WHENS
+                life.node.disk.crash_at(nth, when=when, crash=crash)
                 with pytest.raises(Crash):
                     life.retain()
                 life.node.disk._faults.forget_crash()

@@ -1,0 +1,226 @@
+"""Compacting a log of 100-byte records, next to reading and verifying the same bytes, and to a dict's own speed.
+
+In a process of its own, as a broker may choose, so that its memory is its own: the log is mapped, judged and written,
+and only the swap, a few renamings, is left out; so every round finds the same log. Wall time, from the page cache or
+the disk, as it comes. "A dict" is what the map cannot do without: the same keys put into a dict that has them all,
+and nothing else; where a million keys do not fit the processor's caches, that is most of the work.
+"""
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import repeat
+from pathlib import Path
+from random import Random
+
+import msgspec
+from scripts.benches.logs import NOW_MS, new_log
+from scripts.benches.measure import Bench, Goal, Readings, Round, Row, Settings
+
+from tidelog.protocol.records import encode
+from tidelog.storage.cleaning import Cleaned, Outcome, Plan, decode_plan, encode_plan, plan
+from tidelog.storage.compaction import Compactor, Reader
+from tidelog.storage.config import LogConfig
+from tidelog.storage.files import Directory
+from tidelog.storage.io import open_directory
+
+ROOT = Path(__file__).resolve().parents[2]
+TOTAL = 5_000_000_000
+DISTINCT = {"1 M keys": 1_000_000, "100 k keys": 100_000, "all different": 0}
+_PER_BATCH = 160
+_RECORD = 98.5
+"""Bytes of log that one takes."""
+_MEMORY = 128 << 20
+_SPEED = Goal("figure", True, 100, "issue 7")
+_EXTRA = Goal("figure", False, 150, "issue 7")
+_SLICE = Goal("figure", False, 2, "issue 7")
+
+
+def _keys(rng: Random, distinct: int) -> Iterator[list[bytes]]:
+    """A batch's keys, one batch after the other."""
+    pool = [b"key-%010d" % number for number in range(distinct)]
+    at = 0
+    while True:
+        if distinct:
+            yield rng.choices(pool, k=_PER_BATCH)
+        else:
+            yield [b"key-%010d" % number for number in range(at, at + _PER_BATCH)]
+        at += _PER_BATCH
+
+
+@contextmanager
+def _log(path: Path, total: int, distinct: int) -> Iterator[Path]:
+    """A log of so many bytes, sealed and durable; and beside it the plan to compact it."""
+    config = LogConfig(segment_bytes=min(1 << 30, total // 4), cleanup_policy="compact")
+    values: list[bytes | None] = [bytes(80)] * _PER_BATCH
+    with new_log(path, config) as log:
+        for keys in _keys(Random(distinct), distinct):
+            log.append(encode(values, keys, now_ms=NOW_MS), 0, NOW_MS)
+            if log.size >= total:
+                break
+        log.roll()
+        log.flush()
+        log.recovery_point = log.durable_offset
+        planned = plan(log, log.end_offset, NOW_MS, (), _MEMORY)
+        assert planned is not None, "nothing is to be compacted"
+        (path / "plan.tmp").write_bytes(encode_plan(planned))
+        yield path
+
+
+# ── in the other process ──────────────────────────────────────────────────────────────────────────────
+
+
+def _peak_mb() -> float:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1e6 if sys.platform == "darwin" else 1e3) * (1.024 if sys.platform == "linux" else 1)
+
+
+def compact(directory: Directory, planned: Plan) -> Readings:
+    """All of it, in as many passes as the memory makes necessary."""
+    size = sum(source.size for group in planned.groups for source in group)
+    before = _peak_mb()
+    wall, cpu = time.perf_counter(), time.process_time()
+    steps, longest, over, passes = 0, 0, 0, 0
+    while planned.first_dirty < planned.end:
+        compactor = Compactor(directory, planned)
+        began = time.thread_time_ns()
+        for said in compactor.steps():
+            ended = time.thread_time_ns()
+            steps, longest, over = steps + 1, max(longest, ended - began), over + (ended - began > 2_000_000)
+            if isinstance(said, Outcome):
+                planned = msgspec.structs.replace(planned, first_dirty=said.clean_below)
+            elif isinstance(said, Cleaned):
+                directory.remove(f"{said.base_offset:020d}.log.cleaned")
+            began = time.thread_time_ns()
+        passes += 1
+    return {
+        "speed": size / 1e6 / (time.perf_counter() - wall),
+        "cpu": size / 1e6 / (time.process_time() - cpu),
+        "memory": _peak_mb() - before,
+        "longest": longest / 1e6,
+        "over": 100 * over / steps,
+        "passes": passes,
+    }
+
+
+def verify(directory: Directory, planned: Plan) -> float:
+    """Read it and verify it, as the compaction reads it; MB a second."""
+    done, began = 0, time.perf_counter()
+    for group in planned.groups:
+        for source in group:
+            reader, position = Reader(directory, source), 0
+            while position < source.size:
+                position = reader.block(position, source.size).end
+            reader.close()
+            done += source.size
+    return done / 1e6 / (time.perf_counter() - began)
+
+
+def dict_alone(distinct: int, records: int) -> float:
+    """Put the keys into a dict that has them all; MB of log a second."""
+    known: dict[bytes, int] = dict.fromkeys([b"key-%010d" % number for number in range(distinct)], 0)
+    batches = _keys(Random(1), distinct)
+    spent, done = 0.0, 0
+    while done < records:
+        keys = next(batches)
+        began = time.perf_counter()
+        known.update(zip(keys, repeat(done)))
+        spent += time.perf_counter() - began
+        done += len(keys)
+    return done * _RECORD / 1e6 / spent
+
+
+def _child(path: Path, distinct: int, records: int) -> Readings:
+    directory = open_directory(str(path))
+    planned = decode_plan((path / "plan.tmp").read_bytes())
+    readings = compact(directory, planned)
+    readings["verify"] = verify(directory, planned)
+    readings["dict"] = dict_alone(distinct, records) if distinct else 0.0
+    return readings
+
+
+# ── here ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _measured(settings: Settings, path: Path, distinct: int) -> Readings:
+    command = (
+        sys.executable,
+        "-m",
+        "scripts.benches.compaction",
+        path,
+        distinct,
+        settings.count(1_000_000, 1000),
+    )
+    with subprocess.Popen(
+        tuple(map(str, command)),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as child:
+        settings.children.add(child.pid)
+        try:
+            out, _ = child.communicate()
+        finally:
+            child.kill()
+            settings.children.discard(child.pid)
+    if child.returncode:
+        raise RuntimeError(f"the compacting process ended with status {child.returncode}")
+    readings: Readings = json.loads(out)
+    return readings
+
+
+@contextmanager
+def _begin(settings: Settings) -> Iterator[Round]:
+    directory = settings.directory / "compaction"
+    directory.mkdir()
+
+    def take(number: int) -> Readings:
+        readings: Readings = {}
+        names = list(DISTINCT) if number % 2 == 0 else list(DISTINCT)[::-1]
+        for name in names:
+            distinct = DISTINCT[name]
+            total = settings.count(TOTAL if distinct else TOTAL // 10, 2_000_000)
+            with _log(directory / "log", total, distinct) as path:
+                taken = _measured(settings, path, distinct)
+            readings |= {f"{name} {what}": value for what, value in taken.items()}
+        return readings
+
+    try:
+        yield take
+    finally:
+        shutil.rmtree(directory)
+
+
+def _rows() -> Iterator[Row]:
+    for name, distinct in DISTINCT.items():
+        goal = _SPEED if name == "1 M keys" else None
+        size = "5 GB" if distinct else "0.5 GB"
+        yield Row(f"{size}, {name}", "MB/s", f"{name} speed", f"{name} verify", "read and verified", goal)
+        if distinct:
+            yield Row(
+                f"... {name}, beside a dict", "MB/s", f"{name} speed", f"{name} dict", "a dict of the keys"
+            )
+        yield Row(f"... {name}, by CPU time", "MB/s", f"{name} cpu")
+        yield Row(f"... {name}, memory", "MB", f"{name} memory", goal=_EXTRA)
+        yield Row(f"... {name}, passes", "", f"{name} passes")
+        yield Row(f"... {name}, longest step (CPU)", "ms", f"{name} longest", goal=_SLICE)
+        yield Row(f"... {name}, steps over 2 ms (CPU)", "%", f"{name} over")
+
+
+BENCH = Bench(
+    "compaction",
+    "100-byte records compacted in another process (wall time)",
+    tuple(_rows()),
+    _begin,
+    rounds_max=1,
+    also_runs=("scripts.benches.compaction",),
+)
+
+if __name__ == "__main__":
+    print(json.dumps(_child(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))))
