@@ -30,7 +30,7 @@ from tidelog.broker.replicas import Replicas
 from tidelog.broker.requests.cluster import describe_cluster
 from tidelog.broker.requests.context import Build, Clocks, Context, Told
 from tidelog.broker.requests.delete_records import delete_records
-from tidelog.broker.requests.fetch import fetch
+from tidelog.broker.requests.fetch import end_wait, fetch
 from tidelog.broker.requests.flushed import flushed
 from tidelog.broker.requests.log_info import log_info
 from tidelog.broker.requests.metadata import metadata
@@ -52,6 +52,7 @@ from tidelog.protocol.io import Incoming, Listener, listen
 from tidelog.protocol.messages import (
     DeleteRecords,
     DescribeCluster,
+    EndWait,
     EpochEnds,
     Fetch,
     Flushed,
@@ -129,6 +130,7 @@ class Broker:
             Metadata: metadata,
             DescribeCluster: describe_cluster,
             ListOffsets: list_offsets,
+            EndWait: end_wait,
             EpochEnds: epoch_ends,
             DeleteRecords: delete_records,
             InitProducerId: init_producer_id,

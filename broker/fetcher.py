@@ -24,6 +24,7 @@ from tidelog.protocol.io import Connection, connect
 from tidelog.protocol.messages import (
     EARLIEST,
     LATEST,
+    EndWait,
     Fetch,
     FetchReply,
     Hello,
@@ -105,10 +106,20 @@ class Fetcher:
         self._not_before: dict[Place, int] = {}
         self._stopped: dict[Place, Followership] = {}
         self._failures = 0
+        self._asked: dict[Place, _Sent] | None = None
+        """What the leader was asked for, while it has not answered."""
 
     def wake(self) -> None:
-        """The partitions to fetch may be others."""
+        """The partitions to fetch may be others: one that the leader was not asked for does not wait for an answer."""
         self._woken.set()
+        asked, self._asked = self._asked, None
+        if asked is None:
+            return
+        for place, partition in self._ready().items():
+            if place not in asked or asked[place].followership is not partition.followership:
+                self.tell(EndWait())
+                return
+        self._asked = asked
 
     def tell(self, message: Request) -> None:
         """Say something to the leader that needs no answer; without a connection it is not said."""
@@ -195,7 +206,11 @@ class Fetcher:
             fetch_seq=self._follow.replicas.fetches_sent,
         )
         timeout_ms = settings.max_wait_ms + settings.timeout_ms
-        reply, data = await connection.call(request, timeout_ms=timeout_ms)
+        self._asked = sent
+        try:
+            reply, data = await connection.call(request, timeout_ms=timeout_ms)
+        finally:
+            self._asked = None
         assert isinstance(reply, FetchReply), reply
         if reply.error:
             self._session.begin_anew()

@@ -58,8 +58,17 @@ def fetch(context: Context, incoming: Incoming) -> None:
     if request.max_wait_ms == 0:
         waiting.give_up()
         return
-    keys = list(session.partitions)
+    keys = [*session.partitions, incoming.connection]
     context.replicas.wait(waiting, keys, context.clocks.now_ms() + request.max_wait_ms)
+    if not waiting.answered:
+        context.replicas.waiting_fetches[incoming.connection] = waiting.hurry
+
+
+def end_wait(context: Context, incoming: Incoming) -> None:
+    """Whoever waits on this connection has something else to ask for: a partition that it did not follow before."""
+    hurry = context.replicas.waiting_fetches.get(incoming.connection)
+    if hurry is not None:
+        hurry()
 
 
 @dataclass(slots=True)
@@ -107,9 +116,14 @@ class _Waiting:
 
     # ── while it waits ────────────────────────────────────────────────────────────────────────────
 
+    def hurry(self) -> None:
+        """Answer it soon, with what there is."""
+        self.urgent = True
+        self.context.replicas.touched(self.incoming.connection)
+
     def try_complete(self) -> bool:
         if self.incoming.closed:
-            self.answered = True
+            self._is_over()
             return True
         if not self.urgent and not self._enough():
             self._remind_of_commits()
@@ -179,7 +193,7 @@ class _Waiting:
     def give_up(self) -> None:
         """Answer with what there is."""
         session = self.session
-        self.answered = True
+        self._is_over()
         left, served = min(self.request.max_bytes, FETCH_MAX_BYTES), 0
         entries: list[PartitionFetched] = []
         attachments: list[memoryview] = []
@@ -195,6 +209,12 @@ class _Waiting:
                     served = at + 1
         session.stopped_before(served)
         self.incoming.reply(FetchReply(tuple(entries), session_id=session.session_id), *attachments)
+
+    def _is_over(self) -> None:
+        self.answered = True
+        waiting, mine = self.context.replicas.waiting_fetches, self.incoming.connection
+        if waiting.get(mine) == self.hurry:
+            del waiting[mine]
 
     def _partition(self, asked: PartitionFetch) -> Partition:
         if self.request.broker_id != NO_BROKER:  # epochs protect a follower: no lease is needed

@@ -197,3 +197,9 @@ class Fetch(Request, frozen=True, tag=18):
 
     directory_id: Uuid | None = None
     """The disk of a controller that reads the metadata log: then `broker_id` is its id among controllers."""
+
+
+class EndWait(Request, frozen=True, tag=23):
+    """Answer the fetch that waits on this connection at once: the reader has something else to ask for."""
+
+    reply: ClassVar = None

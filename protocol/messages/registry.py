@@ -28,7 +28,7 @@ from tidelog.protocol.messages.cluster import (
     RegisterBroker,
 )
 from tidelog.protocol.messages.connection import Hello, Refused
-from tidelog.protocol.messages.fetch import Fetch
+from tidelog.protocol.messages.fetch import EndWait, Fetch
 from tidelog.protocol.messages.groups import (
     DeleteGroupOffsets,
     DeleteGroups,
@@ -86,6 +86,7 @@ REQUESTS: Final[dict[int, type[Request]]] = _by_tag(
         Metadata,
         Produce,
         Fetch,
+        EndWait,
         ListOffsets,
         EpochEnds,
         DeleteRecords,

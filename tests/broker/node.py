@@ -9,7 +9,6 @@ node.turn(), node.wait(ms)          what waits is tried, time passes
 from collections.abc import Callable
 from contextlib import nullcontext
 from random import Random
-from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
 from tests.storage.logs import Halted
@@ -19,7 +18,7 @@ from tidelog.broker.replicas import Replicas
 from tidelog.broker.requests.cluster import describe_cluster
 from tidelog.broker.requests.context import Clocks, Context, Told
 from tidelog.broker.requests.delete_records import delete_records
-from tidelog.broker.requests.fetch import fetch
+from tidelog.broker.requests.fetch import end_wait, fetch
 from tidelog.broker.requests.flushed import flushed
 from tidelog.broker.requests.log_info import log_info
 from tidelog.broker.requests.metadata import metadata
@@ -34,6 +33,7 @@ from tidelog.protocol.messages import (
     ACKS_ALL,
     DeleteRecords,
     DescribeCluster,
+    EndWait,
     EpochEnds,
     Fetch,
     Flushed,
@@ -66,12 +66,19 @@ HANDLERS: dict[type[Request], Callable[[Context, Incoming], None]] = {
     Metadata: metadata,
     DescribeCluster: describe_cluster,
     ListOffsets: list_offsets,
+    EndWait: end_wait,
     EpochEnds: epoch_ends,
     DeleteRecords: delete_records,
     InitProducerId: init_producer_id,
     GetReplicaLogInfo: log_info,
     **dict.fromkeys(HANDED_ON, hand_on),
 }
+
+
+class Caller:
+    """A connection, as handlers see it."""
+
+    context: Any = None
 
 
 class Asked:
@@ -82,7 +89,7 @@ class Asked:
         self.attachment = memoryview(bytearray(attachment))
         self.one_way = one_way
         self.closed = False
-        self.connection = SimpleNamespace(context=None)
+        self.connection = Caller()
         self.answer: Any = None
         self.data = b""
         self.refused: str | None = None
@@ -236,8 +243,18 @@ class Node:
 
     # ── requests and time ─────────────────────────────────────────────────────────────────────────
 
-    def ask(self, message: Request, attachment: bytes = b"", *, one_way: bool = False) -> Asked:
+    def ask(
+        self,
+        message: Request,
+        attachment: bytes = b"",
+        *,
+        one_way: bool = False,
+        behind: Asked | None = None,
+    ) -> Asked:
+        """`behind`: on the connection of something that was asked before."""
         asked = Asked(message, attachment, one_way=one_way)
+        if behind is not None:
+            asked.connection = behind.connection
         HANDLERS[type(message)](self.context, cast("Incoming", asked))
         return asked
 
@@ -308,10 +325,11 @@ class Node:
             current_leader_epoch=fields.pop("epoch", -1),
             last_fetched_epoch=fields.pop("last_epoch", -1),
         )
+        behind = fields.pop("behind", None)
         message = Fetch(
             wait_ms, fields.pop("min_bytes", 1), fields.pop("max_bytes", 1 << 20), (entry,), **fields
         )
-        return self.ask(message)
+        return self.ask(message, behind=behind)
 
 
 def records(count: int = 1, size: int = 10, **fields: Any) -> bytes:

@@ -21,7 +21,7 @@ from tidelog.protocol.errors import (
     UnknownLeaderEpoch,
     UnknownTopicId,
 )
-from tidelog.protocol.messages import EpochEnd, Fetch, FetchReply, Leader, PartitionFetch
+from tidelog.protocol.messages import EndWait, EpochEnd, Fetch, FetchReply, Leader, PartitionFetch
 from tidelog.protocol.types import BrokerId
 from tidelog.replication.throttle import Throttle
 from tidelog.storage.log import Log
@@ -147,6 +147,21 @@ def test_a_follower_is_answered_at_its_deadline(node: Node) -> None:
     assert asked.entry.end_offset == 0
 
 
+def test_who_has_something_else_to_ask_for_is_answered_at_once(node: Node) -> None:
+    """A partition that is followed from now on would else wait for the end of a poll that does not name it."""
+    asked, other = node.follower_fetch(2, 0), node.follower_fetch(3, 0)
+    node.ask(EndWait(), one_way=True, behind=asked)
+    assert asked.waits, "never inside the change that makes it possible"
+    node.turn()
+    assert (asked.waits, other.waits) == (False, True)
+    assert len(node.replicas.waiting_fetches) == 1
+    node.ask(EndWait(), one_way=True, behind=asked)  # nothing waits there any more: nothing happens
+    node.turn()
+    node.wait(500)
+    assert not other.waits
+    assert not node.replicas.waiting_fetches, "whoever was answered is forgotten"
+
+
 def test_min_bytes_are_waited_for(node: Node) -> None:
     asked = node.follower_fetch(2, 0, min_bytes=2 * SIZE)
     node.produce(acks=1)
@@ -259,12 +274,13 @@ def session_fetch(node: Node, turn: int) -> Asked:
 
 def test_an_error_of_the_session_is_one_of_the_whole(node: Node) -> None:
     assert session(node, 7, 1).answer.error == FetchSessionIdNotFound.code
-    opened = session(node, 0, 0).answer.session_id
-    assert session(node, opened, 2).answer.error == InvalidFetchSessionEpoch.code
+    first = session(node, 0, 0)
+    opened = first.answer.session_id
+    assert session(node, opened, 2, behind=first).answer.error == InvalidFetchSessionEpoch.code
 
 
-def session(node: Node, number: int, epoch: int) -> Asked:
-    return node.consume(0, wait_ms=0, session_id=number, session_epoch=epoch)
+def session(node: Node, number: int, epoch: int, behind: Asked | None = None) -> Asked:
+    return node.consume(0, wait_ms=0, session_id=number, session_epoch=epoch, behind=behind)
 
 
 # ── consumers ─────────────────────────────────────────────────────────────────────────────────────────

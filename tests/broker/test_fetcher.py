@@ -1,7 +1,7 @@
 """What a fetcher makes of an answer: it counts for who asked, and one partition's trouble is its own."""
 
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -11,8 +11,9 @@ from tidelog.broker.fetcher import Fetcher, FetchSettings, Follow, _Sent
 from tidelog.broker.partition import Partition
 from tidelog.protocol.bounds import Bounds
 from tidelog.protocol.errors import DiskFull, FencedLeaderEpoch, StaleBrokerEpoch, UnknownLeaderEpoch
+from tidelog.protocol.io import Connection
 from tidelog.protocol.limits import DEFAULT
-from tidelog.protocol.messages import EpochEnd, FetchReply, PartitionFetched
+from tidelog.protocol.messages import EndWait, EpochEnd, FetchReply, PartitionFetched, Request
 from tidelog.protocol.types import BrokerId
 from tidelog.replication.sessions import Place
 from tidelog.storage.log import Log
@@ -85,6 +86,34 @@ def test_an_answer_to_an_older_leadership_says_nothing() -> None:
     following.hear(entry(records_size=len(batch)), data=batch)
     assert following.partition().log.end_offset == 0
     assert not following.shows()
+
+
+class Line:
+    """A connection on which nothing is answered."""
+
+    writable = True
+
+    def __init__(self) -> None:
+        self.sent: list[Request] = []
+
+    def send(self, message: Request) -> None:
+        self.sent.append(message)
+
+
+def test_a_partition_that_the_leader_was_not_asked_for_ends_the_poll() -> None:
+    following, line = Following(), Line()
+    fetcher = following.fetcher
+    fetcher._connection = cast("Connection", line)
+    fetcher.wake()
+    assert line.sent == [], "nothing is asked yet, and what will be names every partition"
+    fetcher._asked = following.sent
+    fetcher.wake()
+    assert line.sent == [], "all that is followed was asked for"
+    following.node.follow(2, place=OTHER)
+    fetcher.wake()
+    assert line.sent == [EndWait()]
+    fetcher.wake()
+    assert line.sent == [EndWait()], "once is enough"
 
 
 def test_silence_in_a_session_means_that_there_is_nothing_new() -> None:
