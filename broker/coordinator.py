@@ -84,6 +84,8 @@ class Held:
     """When loading may go on, after it has failed."""
     why: str = ""
     """Why it has failed."""
+    expire_ms: int = 0
+    """When it is looked for offsets that are too old; each shard in its own turn."""
 
     @property
     def is_loaded(self) -> bool:
@@ -105,7 +107,6 @@ class Coordinator:
         self.settings = settings
         self.topics = Topics()
         self.held: dict[int, Held] = {}
-        self._expire_ms = 0
 
     # ── roles ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -214,7 +215,9 @@ class Coordinator:
         if held.shard.is_active:
             held.shard.commit_to(leadership.high_watermark)
         elif held.is_loaded and leadership.high_watermark >= held.end:
-            held.shard.activate(self.context.clocks.now_ms())
+            now_ms = self.context.clocks.now_ms()
+            held.shard.activate(now_ms)
+            held.expire_ms = now_ms + self.settings.offsets_retention_check_interval_ms + held.index * 1000
 
     def _active(self) -> Iterator[Held]:
         return (held for held in self.held.values() if held.shard.is_active and held.is_led)
@@ -275,6 +278,7 @@ class Coordinator:
         try:
             self._write(held, decision)
         except TidelogError as error:
+            self.context.replicas.touched(held.place)  # who waits for it may have to hear that it is over
             answer(refusal_of(error))
             return
         if decision.reply is None:
@@ -303,15 +307,13 @@ class Coordinator:
         if not self.context.replicas.has_lease(clocks.boot_ms()):
             return
         now_ms = clocks.now_ms()
-        expire = now_ms >= self._expire_ms
-        if expire:
-            self._expire_ms = now_ms + self.settings.offsets_retention_check_interval_ms
         for held in list(self.held.values()):
             if held.is_led:
                 self._look_at(held)
             if held.shard.is_active and held.is_led:
                 self._carry_all(held, held.shard.tick(now_ms, clocks.wall_ms()))
-                if expire:
+                if now_ms >= held.expire_ms:
+                    held.expire_ms = now_ms + self.settings.offsets_retention_check_interval_ms
                     self._carry_all(held, held.shard.expire(clocks.wall_ms()))
 
     def _carry_all(self, held: Held, decisions: Iterable[Decision]) -> None:
