@@ -76,15 +76,16 @@ def _log(path: Path, total: int, distinct: int) -> Iterator[Path]:
 # ── in the other process ──────────────────────────────────────────────────────────────────────────────
 
 
-def _peak_mb() -> float:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (1e6 if sys.platform == "darwin" else 1e3) * (1.024 if sys.platform == "linux" else 1)
+def _memory_mb() -> float:
+    if sys.platform == "linux":
+        return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * resource.getpagesize() / 1e6
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
 
 
 def compact(directory: Directory, planned: Plan) -> Readings:
     """All of it, in as many passes as the memory makes necessary."""
     size = sum(source.size for group in planned.groups for source in group)
-    before = _peak_mb()
+    before = peak = _memory_mb()
     wall, cpu = time.perf_counter(), time.process_time()
     steps, longest, over, passes = 0, 0, 0, 0
     while planned.first_dirty < planned.end:
@@ -92,6 +93,8 @@ def compact(directory: Directory, planned: Plan) -> Readings:
         began = time.thread_time_ns()
         for said in compactor.steps():
             ended = time.thread_time_ns()
+            if steps % 500 == 0:
+                peak = max(peak, _memory_mb())
             steps, longest, over = steps + 1, max(longest, ended - began), over + (ended - began > 2_000_000)
             if isinstance(said, Outcome):
                 planned = msgspec.structs.replace(planned, first_dirty=said.clean_below)
@@ -102,7 +105,7 @@ def compact(directory: Directory, planned: Plan) -> Readings:
     return {
         "speed": size / 1e6 / (time.perf_counter() - wall),
         "cpu": size / 1e6 / (time.process_time() - cpu),
-        "memory": _peak_mb() - before,
+        "memory": peak - before,
         "longest": longest / 1e6,
         "over": 100 * over / steps,
         "passes": passes,
