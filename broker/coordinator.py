@@ -21,6 +21,7 @@ from functools import partial
 from typing import Final, TypeAlias
 from zlib import crc32
 
+from tidelog.broker.coordinator_ends import AskBroker
 from tidelog.broker.groups.draft import Decision
 from tidelog.broker.groups.image import Group
 from tidelog.broker.groups.records import GROUPS_TOPIC, OffsetKey, Record, TargetKey, decoded, encoded
@@ -102,9 +103,13 @@ class Held:
 class Coordinator:
     """See the module."""
 
-    def __init__(self, context: Context, settings: GroupSettings) -> None:
+    def __init__(
+        self, context: Context, settings: GroupSettings, ask_broker: AskBroker | None = None
+    ) -> None:
         self.context = context
         self.settings = settings
+        self.ask_broker = ask_broker
+        """How other brokers are asked how far their logs go; None: nobody is asked, and what they lead is unknown."""
         self.topics = Topics()
         self.held: dict[int, Held] = {}
 

@@ -9,12 +9,12 @@ from typing import Final, TypeAlias, cast
 from msgspec.structs import replace
 
 from tidelog.broker.coordinator import Answer, Coordinator, Held, gathered
+from tidelog.broker.coordinator_ends import gather_ends
 from tidelog.broker.groups.description import View, chosen_of, described, listed, places_of_group
 from tidelog.broker.groups.image import Group
 from tidelog.broker.groups.lag import Ends
 from tidelog.broker.groups.records import GROUPS_TOPIC, Place
 from tidelog.broker.requests.context import Context
-from tidelog.protocol.batch import walk
 from tidelog.protocol.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
@@ -52,8 +52,7 @@ from tidelog.protocol.messages import (
     Request,
 )
 from tidelog.protocol.messages import Coordinator as FoundCoordinator
-from tidelog.protocol.records import decode
-from tidelog.protocol.types import NO_BROKER, NO_OFFSET, NO_TIMESTAMP, Epoch, Offset
+from tidelog.protocol.types import NO_BROKER, NO_OFFSET, Epoch, Offset
 
 Handler: TypeAlias = Callable[[Context, Incoming], None]
 Refuse: TypeAlias = Callable[[TidelogError], Reply]
@@ -244,81 +243,76 @@ def list_groups(coordinator: Coordinator, context: Context, incoming: Incoming) 
     except TidelogError as error:
         incoming.reply(ListGroupsReply(error.code, str(error)))
         return
-    view = View(coordinator.topics, context.clocks.wall_ms())
-    if request.with_lag:
-        page = chosen_of(groups, request, coordinator.topics)[: request.limit]
-        ends = {place: end for group in page for place in group.offsets if (end := ends_of(context, place))}
+
+    def done(ends: dict[Place, Ends] | None) -> None:
         view = View(coordinator.topics, context.clocks.wall_ms(), ends)
-    reply = listed(groups, request, view)
-    if missing:
-        partial_error = CoordinatorLoadInProgress(
-            f"{GROUPS_TOPIC}: partitions {sorted(missing)} are not loaded yet"
-        )
-        reply = replace(reply, error=partial_error.code, message=str(partial_error))
-    incoming.reply(reply)
+        reply = listed(groups, request, view)
+        if missing:
+            fact = f"{GROUPS_TOPIC}: partitions {sorted(missing)} are not loaded yet"
+            reply = replace(reply, error=CoordinatorLoadInProgress.code, message=fact)
+        incoming.reply(reply)
+
+    if not request.with_lag:
+        done(None)
+        return
+    page = chosen_of(groups, request, coordinator.topics)[: request.limit]
+    places = dict.fromkeys((place for group in page for place in group.offsets), 0)
+    gather_ends(context, coordinator.ask_broker, places, request.timeout_ms, done, with_times=False)
 
 
 def describe_groups(coordinator: Coordinator, context: Context, incoming: Incoming) -> None:
     """All about some groups."""
     request = cast("DescribeGroups", incoming.message)
-    incoming.reply(
-        DescribeGroupsReply(
-            tuple(
-                _described(coordinator, context, name, with_lag=request.with_lag) for name in request.groups
-            )
-        )
-    )
+    if not request.groups:
+        incoming.reply(DescribeGroupsReply())
+        return
+
+    def done(answers: list[Reply | TidelogError]) -> None:
+        entries = (answer.groups[0] for answer in answers if isinstance(answer, DescribeGroupsReply))
+        incoming.reply(DescribeGroupsReply(tuple(entries)))
+
+    for name, answer in zip(request.groups, gathered(len(request.groups), done), strict=True):
+        _describe(coordinator, context, name, answer, request)
 
 
-def _described(coordinator: Coordinator, context: Context, name: str, *, with_lag: bool) -> DescribedGroup:
+def _describe(
+    coordinator: Coordinator, context: Context, name: str, answer: Answer, request: DescribeGroups
+) -> None:
+    """One group, as it is when its partitions' leaders have answered."""
+
+    def done(ends: dict[Place, Ends] | None) -> None:
+        answer(DescribeGroupsReply((_described(coordinator, context, name, ends),)))
+
     try:
-        held = coordinator.of_group(name)
+        group = coordinator.of_group(name).shard.committed.get(name)
+    except TidelogError as error:
+        answer(DescribeGroupsReply((DescribedGroup(name, error.code, str(error)),)))
+        return
+    if group is None or not request.with_lag:
+        done(None)
+        return
+    offsets = {place: _committed(group, place) for place in places_of_group(group)}
+    gather_ends(context, coordinator.ask_broker, offsets, request.timeout_ms, done, with_times=True)
+
+
+def _described(
+    coordinator: Coordinator, context: Context, name: str, ends: dict[Place, Ends] | None
+) -> DescribedGroup:
+    try:
+        shard = coordinator.of_group(name).shard
     except TidelogError as error:
         return DescribedGroup(name, error.code, str(error))
-    group = held.shard.committed.get(name)
-    ends: dict[Place, Ends] | None = None
-    if with_lag and group is not None:
-        found = {place: ends_of(context, place, _committed(group, place)) for place in places_of_group(group)}
-        ends = {place: end for place, end in found.items() if end is not None}
-    view = View(
-        coordinator.topics,
-        context.clocks.wall_ms(),
-        ends,
-        lambda group, member: held.shard.silent_ms(group, member, context.clocks.now_ms()),
-        context.replicas.around.me,
-    )
-    return described(group, name, view)
+
+    def silent_ms(group: str, member: str) -> int:
+        return shard.silent_ms(group, member, context.clocks.now_ms())
+
+    view = View(coordinator.topics, context.clocks.wall_ms(), ends, silent_ms, context.replicas.around.me)
+    return described(shard.committed.get(name), name, view)
 
 
 def _committed(group: Group, place: Place) -> Offset:
     state = group.offsets.get(place)
     return state.offset if state is not None else NO_OFFSET
-
-
-def ends_of(context: Context, place: Place, offset: Offset = NO_OFFSET) -> Ends | None:
-    """Where a log that this broker leads begins and ends, and the time of the record there; None: another leads it."""
-    try:
-        partition = context.partition(*place)
-        high_watermark = partition.led(-1).known_high_watermark
-        if high_watermark == NO_OFFSET:
-            return None
-        first_ms = NO_TIMESTAMP
-        at = max(offset, partition.log.log_start)
-        if offset != NO_OFFSET and at < high_watermark:
-            read = partition.log.read(at, 1, high_watermark)
-            first_ms = _first_ms(read.data, at)
-    except TidelogError:
-        return None  # it is unknown here, and said to be
-    return Ends(partition.log.log_start, high_watermark, first_ms)
-
-
-def _first_ms(data: memoryview, offset: Offset) -> int:
-    for begin, header in walk(data):
-        if header.next_offset > offset and not header.is_control:
-            columns = decode(data, begin)
-            times = zip(columns.offsets, columns.timestamps, strict=True)
-            return next((time for at, time in times if at >= offset), NO_TIMESTAMP)
-    return NO_TIMESTAMP
 
 
 def delete_groups(coordinator: Coordinator, _: Context, incoming: Incoming) -> None:

@@ -34,12 +34,16 @@ from tidelog.protocol.messages import (
     CreateTopicsReply,
     DeleteGroups,
     DescribeGroups,
+    FetchReply,
     FindCoordinator,
     GroupHeartbeat,
     ListGroups,
+    ListOffsetsReply,
     OffsetCommit,
     OffsetFetch,
+    OffsetFound,
     OffsetToCommit,
+    PartitionFetched,
     Request,
     Subscription,
 )
@@ -370,6 +374,41 @@ def test_groups_are_listed_with_their_lag_and_described_with_the_time_of_it() ->
     assert (first.member_id, first.offset, first.high_watermark, first.lag) == ("a", 3, 5, 2)
     assert first.lag_ms == desk.now_ms, "the records of this test were written in 1970"
     assert (second.offset, second.lag, second.lag_ms) == (-1, -1, -1)
+
+
+def test_how_far_other_brokers_logs_go_is_asked_of_their_leaders_once_for_all_groups() -> None:
+    desk = ready()
+    asked: list[tuple[Any, Any]] = []
+    desk.coordinator.ask_broker = lambda _broker, request, _ms, heard: asked.append((request, heard))
+    desk.commit("", -1, 3)
+    desk.commit("", -1, 4, group="other")
+    desk.follow(leader=2, place=(ORDERS_ID, 0), replicas=(1, 2), isr=(1, 2))
+    listing = desk.put(ListGroups(with_lag=True))
+    ((request, heard),) = asked
+    assert [(query.index, query.timestamp) for query in request.partitions] == [(0, -2), (0, -1)]
+    heard(ListOffsetsReply((OffsetFound(ORDERS_ID, 0, offset=1), OffsetFound(ORDERS_ID, 0, offset=9))), b"")
+    assert [(line.group_id, line.lag) for line in listing.answer.groups] == [("g", 6), ("other", 5)]
+    asked.clear()
+    described = desk.put(DescribeGroups(("g",), with_lag=True))
+    (_, ends), (fetch, times) = asked
+    assert [(entry.index, entry.fetch_offset) for entry in fetch.partitions] == [(0, 3)]
+    batch = bytearray(encode([b"x"] * 9, timestamps=[desk.now_ms - 100 * (9 - at) for at in range(9)]))
+    times(FetchReply((PartitionFetched(ORDERS_ID, 0, records_size=len(batch)),)), batch)
+    assert described.waits
+    ends(ListOffsetsReply((OffsetFound(ORDERS_ID, 0, offset=1), OffsetFound(ORDERS_ID, 0, offset=9))), b"")
+    (offset,) = described.answer.groups[0].offsets
+    assert (offset.lag, offset.lag_ms) == (6, 600)
+
+
+def test_a_leader_that_does_not_answer_leaves_its_partitions_unknown() -> None:
+    desk = ready()
+    desk.coordinator.ask_broker = lambda _broker, _request, _ms, heard: heard(RequestTimedOut(), b"")
+    desk.commit("", -1, 3)
+    desk.follow(leader=2, place=(ORDERS_ID, 0), replicas=(1, 2), isr=(1, 2))
+    (line,) = desk.put(ListGroups(with_lag=True)).answer.groups
+    assert (line.lag, line.unknown) == (-1, 1)
+    (offset,) = desk.put(DescribeGroups(("g",), with_lag=True)).answer.groups[0].offsets
+    assert (offset.offset, offset.lag, offset.lag_ms) == (3, -1, -1)
 
 
 def test_groups_are_deleted_each_for_itself() -> None:
