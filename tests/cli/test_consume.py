@@ -1,0 +1,223 @@
+"""`tidelog consume` against a real cluster."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.cli.conftest import Ran, Tidelog
+from tests.cli.serving import Serving, until
+from tidelog.client import Client
+from tidelog.protocol.types import TopicPartition
+
+DEADLINE_S = 30
+Consume = Callable[..., Ran]
+
+
+@pytest.fixture
+def consume(one_broker: Serving, tidelog: Tidelog, monkeypatch: pytest.MonkeyPatch) -> Consume:
+    """`tidelog consume` at the cluster."""
+    monkeypatch.setenv("TIDELOG_BOOTSTRAP", one_broker.bootstrap)
+    return lambda *words: tidelog("consume", *words)
+
+
+@pytest.fixture(scope="module")
+def ten(one_broker: Serving) -> str:
+    """A topic with ten records, v0 to v9, a second apart from 2023-11-14 22:13:20 on."""
+    name = one_broker.topic()
+    for number in range(10):
+        one_broker.write(
+            name,
+            f"v{number}".encode(),
+            key=f"k{number % 2}".encode(),
+            timestamp_ms=1_700_000_000_000 + number * 1000,
+            headers=[("n", str(number).encode())],
+        )
+    return name
+
+
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        (["-o", "start", "--exit"], range(10)),
+        (["-o", ":end"], range(10)),
+        (["-o", "3:6"], range(3, 6)),
+        (["-o", "8:100"], range(8, 10)),
+        (["-o", "-3:end"], range(7, 10)),
+        (["-o", "-3", "--exit"], range(7, 10)),
+        (["-o", ":-8"], range(2)),
+        (["-o", "start", "-n", "4"], range(4)),
+        (["-o", "@2023-11-14T22:13:25Z:end"], range(5, 10)),
+        (["-o", "@2023-11-14T22:13:22Z:3s"], range(2, 5)),
+        (["-o", "@1700000000000:@1700000001500"], range(2)),
+        (["-o", "@-1h:end"], []),
+        (["-o", "100", "--exit"], []),
+        (["-o", "start", "--exit", "--key", "k1"], range(1, 10, 2)),
+        (["-o", "start", "--exit", "--grep", "[37]$"], [3, 7]),
+        (["-o", "start", "--exit", "--header", "n=4"], [4]),
+        (["-o", "start", "--exit", "--key", "k0", "-n", "2"], [0, 2]),
+        (["-o", "start", "--exit", "-p", "0", "--rack", "b"], range(10)),
+    ],
+)
+def test_what_is_in_the_range_is_shown(
+    consume: Consume, ten: str, words: list[str], values: list[int]
+) -> None:
+    ran = consume(ten, *words)
+    assert (ran.code, ran.lines) == (0, [f"v{number}" for number in values])
+    count = len(list(values))
+    assert ran.err == f"{count} record{'s' * (count != 1)} of {ten}\n"
+
+
+def test_every_partition_is_read_in_its_order(consume: Consume, one_broker: Serving) -> None:
+    name = one_broker.topic(partitions=3)
+    for partition in range(3):
+        one_broker.write(name, *(b"%d-%d" % (partition, number) for number in range(5)), partition=partition)
+    lines = consume(name, "-o", "start", "--exit").lines
+    for partition in range(3):
+        mine = [line for line in lines if line.startswith(f"{partition}-")]
+        assert mine == [f"{partition}-{number}" for number in range(5)]
+    assert consume(name, "-o", "-1:end", "-p", "1", "-p", "2", "-f", "%p:%s ").out.split() in (
+        ["1:1-4", "2:2-4"],
+        ["2:2-4", "1:1-4"],
+    )
+    ran = consume(name, "-p", "9")
+    assert ran.code == 2
+    assert f"there is no partition 9: {name} has the partitions 0 to 2" in ran.err
+
+
+def test_without_a_range_only_what_comes_is_read_and_with_exit_that_is_said(
+    consume: Consume, ten: str
+) -> None:
+    ran = consume(ten, "--exit")
+    assert (ran.code, ran.out) == (0, "")
+    assert "-o start is from the beginning" in ran.err
+
+
+def test_the_word_behind_o_is_a_layout_or_a_range_and_both_may_be_said(
+    consume: Consume, tidelog: Tidelog, ten: str
+) -> None:
+    spoken = [
+        consume(ten, "-o", "4:5", "-o", "json"),
+        consume(ten, "-o", "json", "-o", "4:5"),
+        consume(ten, "--output", "json", "-o", "4:5"),
+        tidelog("-o", "json", "consume", ten, "-o", "4:5"),
+    ]
+    assert len({ran.out for ran in spoken}) == 1
+    assert json.loads(spoken[0].out)["value"] == "v4"
+    assert consume(ten, "-o", "4:5", "-o", "5:6").code == 2
+
+
+def test_as_kafka_it_is_the_console_consumers_line(consume: Consume, ten: str) -> None:
+    ran = consume(ten, "-o", "4:5", "-o", "kafka")
+    assert ran.out == "CreateTime:1700000004000\tPartition:0\tOffset:4\tk0\tv4\n"
+    assert ran.err == "Processed a total of 1 messages\n"
+
+
+def test_bytes_that_are_no_text_are_escaped_as_text_and_base64_in_json(
+    consume: Consume, one_broker: Serving
+) -> None:
+    name = one_broker.topic()
+    one_broker.write(name, b"\xff\x1b[2J\n", None)
+    assert consume(name, "-o", "start", "--exit").lines == ["\\xff\\x1b[2J\\n", "null"]
+    one, other = map(json.loads, consume(name, "-o", "start", "--exit", "-o", "json").lines)
+    assert (one["value"], one["value_encoding"]) == ("/xtbMkoK", "base64")
+    assert (other["value"], "value_encoding" in other) == (None, False)
+
+
+def test_records_that_compaction_or_a_trim_has_taken_end_no_range_too_late(
+    consume: Consume, one_broker: Serving
+) -> None:
+    name = one_broker.topic()
+    one_broker.write(name, b"a", b"b", b"c")
+
+    async def trim(client: Client) -> None:
+        await client.admin.delete_records({TopicPartition(name, 0): 2})
+
+    one_broker.with_client(trim)
+    assert consume(name, "-o", "0:3").lines == ["c"]
+    assert consume(name, "-o", "0:2").lines == []
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["-o", "20:10"], 2, "-o '20:10' ends before it begins"),
+        (["-f", "%q"], 2, "-f %q is unknown"),
+        (["--grep", "("], 2, "--grep '(' is no regular expression"),
+        (["-f", "%s", "-o", "json"], 2, "two ways to print a record"),
+        (["-g", "mine"], 1, "consumer groups are not there yet"),
+        (["-X", "fetch.max.bites=1"], 2, "the nearest is fetch.max.bytes"),
+    ],
+)
+def test_what_cannot_be_consumed_is_refused(
+    consume: Consume, ten: str, words: list[str], code: int, said: str
+) -> None:
+    ran = consume(ten, *words)
+    assert (ran.code, ran.out) == (code, "")
+    assert said in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_a_topic_that_is_not_there_is_named_with_the_nearest(consume: Consume, one_broker: Serving) -> None:
+    one_broker.topic()
+    ran = consume("t0", "-o", "start", "--exit")
+    assert (ran.code, ran.out) == (1, "")
+    assert "there is no topic 't0'; the nearest is t" in ran.err
+
+
+# ── as processes ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def running(bootstrap: str, *words: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """`tidelog consume` as a process, killed at the end if it still runs."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tidelog", "consume", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "TIDELOG_BOOTSTRAP": bootstrap},
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_records_are_shown_when_they_come_and_ctrl_c_ends_with_a_summary(one_broker: Serving) -> None:
+    name = one_broker.topic()
+    one_broker.write(name, b"first")
+    with running(one_broker.bootstrap, name, "-o", "start") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"first\n"
+        one_broker.write(name, b"second")
+        assert process.stdout.readline() == b"second\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, out, err.decode()) == (130, b"", f"2 records of {name}\n")
+
+
+def test_when_nobody_reads_any_more_it_ends_by_itself_without_a_word(one_broker: Serving) -> None:
+    name = one_broker.topic()
+    one_broker.write(name, b"first")
+    with running(one_broker.bootstrap, name, "-o", "start") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"first\n"
+        process.stdout.close()
+        # Nothing else comes, so that no write could tell.
+        assert until(lambda: process.poll() is not None, "it ends")
+        assert process.returncode == 0
+
+
+def test_raw_bytes_go_through_a_pipe_unchanged(one_broker: Serving) -> None:
+    name = one_broker.topic()
+    one_broker.write(name, b"\xff\x00\n", None, key=b"\x80")
+    with running(one_broker.bootstrap, name, "-o", ":end", "-f", "%k=%s|%S\\n") as process:
+        out, _ = process.communicate(timeout=DEADLINE_S)
+    assert out == b"\x80=\xff\x00\n|3\n\x80=|-1\n"
