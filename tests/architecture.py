@@ -42,6 +42,7 @@ EDGES: Final = frozenset({"spark", "testing", "cli"})
 NODES: Final = frozenset(
     {
         "broker/broker.py",
+        "broker/coordinator_node.py",
         "broker/fetcher.py",
         "broker/flusher.py",
         "broker/membership.py",
