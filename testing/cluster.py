@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _ASK_MS = 1000
 _POLL_S = 0.005
+_TURNS_OF_AN_ACCEPT = 6
 
 
 class Network(Protocol):
@@ -174,6 +175,10 @@ class Cluster:
         """Nobody needs what they would write at their end."""
         there = [node for node in self.nodes.values() if node.state != "absent"]
         ends = await asyncio.gather(*(node.kill() for node in there), return_exceptions=True)
+        for _ in range(
+            _TURNS_OF_AN_ACCEPT
+        ):  # who was accepted in the last turn is hung up on in the next ones
+            await asyncio.sleep(0)
         for end in ends:
             if isinstance(end, BaseException):
                 raise end

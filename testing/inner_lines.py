@@ -21,6 +21,10 @@ _RESET = struct.pack("ii", 1, 0)
 """SO_LINGER with no time: closing tears the connection down."""
 
 
+class Halted(BaseException):
+    """The node has ended itself, and is dead already. Not an `Exception`: the dead handle no errors."""
+
+
 class Net:
     """What the nodes of one cluster have in common: the links between them, and who is at which end of a socket."""
 
@@ -181,6 +185,8 @@ class Line(asyncio.BufferedProtocol, asyncio.Transport):
             _set_running_loop(cast("asyncio.AbstractEventLoop", loop))
             try:
                 self._protocol.buffer_updated(nbytes)
+            except Halted:
+                pass
             finally:
                 _set_running_loop(before)
             return

@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
 from typing import Any, TypeVar
 
-from tidelog.testing.inner_lines import Line, Net
+from tidelog.testing.inner_lines import Halted, Line, Net
 from tidelog.testing.links import CLIENTS
 
 T = TypeVar("T")
@@ -95,11 +95,13 @@ class InnerLoop(asyncio.AbstractEventLoop):
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """Code of this node runs."""
+        """Code of this node runs, and may end it."""
         before = _get_running_loop()
         _set_running_loop(self)
         try:
             yield
+        except Halted:
+            pass
         finally:
             _set_running_loop(before)
 

@@ -26,17 +26,13 @@ from tidelog.protocol.settings import configured
 from tidelog.protocol.types import BrokerId
 from tidelog.storage.io import real_environment
 from tidelog.testing.disk import Disk
-from tidelog.testing.inner_lines import Net
+from tidelog.testing.inner_lines import Halted, Net
 from tidelog.testing.inner_loop import InnerLoop
 from tidelog.testing.nodes import DEATH_S, STOP_S, NodeFailed, NodeSpec, State
 from tidelog.testing.ports import HOST
 
 _LINES = 2000
 """How much of a node's log is kept."""
-
-
-class Halted(BaseException):
-    """The node has ended itself. Not an `Exception`: the dead handle no errors."""
 
 
 class LocalNode:
@@ -101,8 +97,12 @@ class LocalNode:
 
     def _halt(self, reason: str) -> NoReturn:
         self.lines.append(f"halted: {reason}")
-        assert self._loop is not None
-        self._loop.outer.call_soon_threadsafe(self._die)
+        loop = self._loop
+        assert loop is not None
+        if _get_running_loop() is loop:
+            self._die()
+        else:  # in a worker thread
+            loop.outer.call_soon_threadsafe(self._die)
         raise Halted(reason)
 
     def _die(self) -> None:
