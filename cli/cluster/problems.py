@@ -106,12 +106,12 @@ def _brokers(brokers: Sequence[BrokerDescribed]) -> Iterable[Problem]:
 def _partition(topic: str, one: Partition, min_isr: int) -> Iterable[Problem]:
     name, isr = f"{topic}-{one.index}", len(one.isr)
     if one.leader == NO_BROKER:
-        who = _ids([*one.isr, *(each for each in one.elr if each not in one.isr)] or one.replicas)
+        have = [*one.isr, *(each for each in one.elr if each not in one.isr)] or list(one.replicas)
         yield Problem(
             Kind.NO_LEADER,
             f"{name} has no leader: it can be neither written nor read",
-            f"start {who}, which {'has' if ' ' not in who else 'have'} every committed record; `tidelog partition elect "
-            f"unclean {topic}:{one.index}` gives up what only they have",
+            f"start {_ids(have)}, which {'has' if len(have) == 1 else 'have'} every committed record; `tidelog partition "
+            f"elect unclean {topic}:{one.index}` gives up what only {'it has' if len(have) == 1 else 'they have'}",
             topic,
             one.index,
         )

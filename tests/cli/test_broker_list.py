@@ -1,0 +1,99 @@
+"""`tidelog broker list, describe, drain, undrain` against a real cluster."""
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.cli.conftest import Ran, Tidelog
+from tests.cli.serving import Serving, serving, until
+
+Broker = Callable[..., Ran]
+
+
+@pytest.fixture(scope="module")
+def racks() -> Iterator[Serving]:
+    """Four brokers, so that one can be drained of topics with three replicas."""
+    with serving(4, racks=["a", "b"]) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def broker(racks: Serving, tidelog: Tidelog, monkeypatch: pytest.MonkeyPatch) -> Broker:
+    """`tidelog broker` at the cluster."""
+    monkeypatch.setenv("TIDELOG_BOOTSTRAP", racks.bootstrap)
+    return lambda *words: tidelog("broker", *words)
+
+
+def test_brokers_are_listed_with_where_they_are_and_what_they_do(broker: Broker, racks: Serving) -> None:
+    racks.topic(partitions=4)
+    ran = broker("list")
+    assert (ran.code, ran.err) == (0, "")
+    rows = [line.split() for line in ran.lines[1:]]
+    assert [(row[0], row[2], row[3]) for row in rows] == [
+        ("1", "a", "alive"),
+        ("2", "b", "alive"),
+        ("3", "a", "alive"),
+        ("4", "b", "alive"),
+    ]
+    assert [row[1] for row in rows] == racks.bootstrap.split(",")
+    objects = [json.loads(line) for line in broker("list", "-o", "json").lines]
+    assert sum(each["leads"] for each in objects) >= 4
+
+
+def test_a_broker_is_described_with_what_it_leads_and_keeps(broker: Broker, racks: Serving) -> None:
+    name = racks.topic(replication_factor=4)
+    leader = racks.run(racks.cluster.leader_of(name))
+    for number in (1, 2, 3, 4):
+        ran = broker("describe", str(number))
+        row = next(line.split() for line in ran.lines if line.split()[:1] == [name])
+        assert row == [name, "0", "leader" if number == leader else "follower", "yes"]
+    about, *replicas = [json.loads(line) for line in broker("describe", "1", "-o", "json").lines]
+    assert (about["type"], about["broker"]) == ("broker", 1)
+    assert {one["type"] for one in replicas} == {"replica"}
+    racks.with_client(lambda client: client.admin.delete_topics(name))
+
+
+@pytest.mark.parametrize("verb", ["describe", "drain", "undrain"])
+def test_a_broker_that_is_not_there_is_named_with_those_that_are(broker: Broker, verb: str) -> None:
+    ran = broker(verb, "9")
+    assert (ran.code, ran.out, ran.err) == (1, "", "error: there is no broker 9; there are 1, 2, 3, 4\n")
+
+
+def test_a_drain_is_shown_asked_for_done_and_undone(broker: Broker, racks: Serving) -> None:
+    name = racks.topic(partitions=4, replication_factor=3)
+
+    def kept(number: int) -> list[int]:
+        [topic] = racks.with_client(lambda client: client.admin.describe_topics(name))
+        return [one.index for one in topic.partitions if number in one.replicas]
+
+    before = kept(2)
+    assert before
+    ran = broker("drain", "2")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.count("would move ") >= len(before)
+    assert ran.err.splitlines()[-1].startswith("error: nothing was done: add --yes")
+    assert broker("drain", "2", "--dry-run").out.count("would move ") == ran.err.count("would move ")
+    assert kept(2) == before
+
+    ran = broker("drain", "2", "--yes")
+    assert ran.code == 0
+    assert "`tidelog partition moves` shows how far" in ran.err
+    until(lambda: not kept(2), "broker 2 keeps nothing")
+    ran = broker("undrain", "2", "--yes")
+    assert ran.code == 0
+    until(lambda: kept(2), "broker 2 has its share")
+    until(lambda: "0 moves" in str(_moves(racks)), "the moves end")
+
+
+def _moves(cluster: Serving) -> str:
+    found = cluster.with_client(lambda client: client.admin.list_reassignments())
+    return f"{len(found.partitions)} moves"
+
+
+def test_a_broker_that_nobody_can_replace_is_not_drained(broker: Broker, racks: Serving) -> None:
+    name = racks.topic(replication_factor=4)
+    ran = broker("drain", "1", "--dry-run")
+    assert ran.code == 1
+    assert "cannot be drained" in ran.err
+    racks.with_client(lambda client: client.admin.delete_topics(name))

@@ -1,0 +1,113 @@
+"""What is wrong with a cluster: each rule by itself."""
+
+import pytest
+
+from tidelog.cli.cluster.problems import Found, Kind, Problem, problems
+from tidelog.client.cluster import Partition, Topic
+from tidelog.protocol.messages import BrokerDescribed, DescribeQuorumReply, QuorumMember
+from tidelog.protocol.types import BrokerId, Epoch
+
+
+def ids(*numbers: int) -> tuple[BrokerId, ...]:
+    return tuple(map(BrokerId, numbers))
+
+
+def broker(number: int, *, fenced: bool = False, offline: int = 0) -> BrokerDescribed:
+    return BrokerDescribed(BrokerId(number), "h", 9000 + number, fenced=fenced, replicas=4, offline=offline)
+
+
+def partition(
+    leader: int = 1,
+    isr: tuple[int, ...] = (1, 2, 3),
+    offline: tuple[int, ...] = (),
+    elr: tuple[int, ...] = (),
+) -> Partition:
+    return Partition(
+        index=0,
+        leader=BrokerId(leader),
+        leader_epoch=Epoch(1),
+        replicas=ids(1, 2, 3),
+        isr=ids(*isr),
+        offline=ids(*offline),
+        elr=ids(*elr),
+        shown_at=0,
+    )
+
+
+def voter(number: int, silent_ms: int = 0) -> QuorumMember:
+    return QuorumMember(
+        id=number, controller=True, host="h", port=9100 + number, end_offset=10, silent_ms=silent_ms
+    )
+
+
+QUORUM = DescribeQuorumReply(leader_id=1, quorum_epoch=Epoch(1), voters=(voter(1), voter(2), voter(3)))
+
+
+def found(
+    *partitions: Partition, brokers: tuple[BrokerDescribed, ...] = (), min_isr: int = 2
+) -> list[Problem]:
+    topics = [Topic("orders", b"", partitions, False, 0)]
+    return problems(Found(brokers, topics, {"orders": min_isr}, QUORUM))
+
+
+def test_nothing_is_wrong_with_a_cluster_that_is_well() -> None:
+    assert found(partition(), brokers=(broker(1), broker(2), broker(3))) == []
+
+
+def test_a_partition_without_a_leader_says_who_has_its_records_and_what_an_unclean_election_costs() -> None:
+    [one] = found(partition(-1, isr=(2,), elr=(3,), offline=(1, 2, 3)))
+    assert (one.kind, one.topic, one.partition) == (Kind.NO_LEADER, "orders", 0)
+    assert one.what == "orders-0 has no leader: it can be neither written nor read"
+    assert one.way_out == (
+        "start brokers 2 and 3, which have every committed record; `tidelog partition elect unclean orders:0` gives up "
+        "what only they have"
+    )
+
+
+def test_too_few_in_sync_for_a_write_is_graver_than_a_missing_replica() -> None:
+    [one] = found(partition(isr=(1,), offline=(2,)))
+    assert (one.kind, one.way_out) == (Kind.UNDER_MIN_ISR, "start broker 2")
+    assert "1 in sync of 2 that a write with acks=all needs" in one.what
+    [one] = found(partition(isr=(1, 2)))
+    assert (one.kind, one.way_out) == (Kind.UNDER_REPLICATED, "wait for broker 3 to catch up")
+
+
+def test_min_isr_counts_no_more_than_there_are_replicas() -> None:
+    assert found(partition(), min_isr=9) == []
+
+
+def test_a_fenced_broker_and_a_failed_disk_are_told_apart() -> None:
+    down, failed = found(brokers=(broker(1, fenced=True, offline=4), broker(2, offline=2)))
+    assert (down.kind, down.node) == (Kind.BROKER_DOWN, 1)
+    assert "`tidelog broker drain 1` if it will not come back" in down.way_out
+    assert (failed.kind, failed.node) == (Kind.REPLICA_FAILED, 2)
+    assert "2 of its 4 replicas" in failed.what
+
+
+@pytest.mark.parametrize(("silent", "spare"), [(1, 0), (2, 0)])
+def test_silent_controllers_say_how_many_more_may_fail(silent: int, spare: int) -> None:
+    voters = tuple(voter(number, silent_ms=9000 if number > 3 - silent else 0) for number in (1, 2, 3))
+    wrong = problems(
+        Found((), (), {}, DescribeQuorumReply(leader_id=1, quorum_epoch=Epoch(1), voters=voters))
+    )
+    assert [one.kind for one in wrong] == [Kind.CONTROLLER_SILENT] * silent
+    assert f"{spare} more may fail" in wrong[0].what
+
+
+def test_the_gravest_stands_first() -> None:
+    wrong = problems(
+        Found(
+            (broker(1, fenced=True),),
+            [Topic("orders", b"", (partition(isr=(1, 2)), partition(-1)), False, 0)],
+            {},
+            None,
+            "nobody answers",
+        )
+    )
+    assert [one.kind for one in wrong] == [
+        Kind.NO_CONTROLLER,
+        Kind.NO_LEADER,
+        Kind.BROKER_DOWN,
+        Kind.UNDER_REPLICATED,
+    ]
+    assert wrong[0].what == "no controller leads: nobody answers"
