@@ -21,6 +21,11 @@ from tidelog.storage.log import Log
 from tidelog.storage.retention import newest_ms
 from tidelog.storage.segment import MAX_RELATIVE_OFFSET, Segment
 
+PROCESS_MEMORY_BYTES: Final = 112 << 20
+"""For the keys, in a process of its own: with all else it takes less than 150 MB more than it began with."""
+LOOP_MEMORY_BYTES: Final = 4 << 20
+"""For the keys, where others have their turns on the same event loop: their table grows in less than 2 ms."""
+
 
 class Source(Struct, frozen=True, array_like=True):
     """A segment that is to be read."""

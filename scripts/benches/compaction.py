@@ -24,7 +24,15 @@ from scripts.benches.logs import NOW_MS, new_log
 from scripts.benches.measure import Bench, Goal, Readings, Round, Row, Settings
 
 from tidelog.protocol.records import encode
-from tidelog.storage.cleaning import Cleaned, Outcome, Plan, decode_plan, encode_plan, plan
+from tidelog.storage.cleaning import (
+    PROCESS_MEMORY_BYTES,
+    Cleaned,
+    Outcome,
+    Plan,
+    decode_plan,
+    encode_plan,
+    plan,
+)
 from tidelog.storage.compaction import Compactor, Reader
 from tidelog.storage.config import LogConfig
 from tidelog.storage.files import Directory
@@ -36,7 +44,7 @@ DISTINCT = {"1 M keys": 1_000_000, "100 k keys": 100_000, "all different": 0}
 _PER_BATCH = 160
 _RECORD = 98.5
 """Bytes of log that one takes."""
-_MEMORY = 128 << 20
+_MEMORY = PROCESS_MEMORY_BYTES
 _SPEED = Goal("figure", True, 100, "issue 7")
 _EXTRA = Goal("figure", False, 150, "issue 7")
 _SLICE = Goal("figure", False, 2, "issue 7")
@@ -77,8 +85,10 @@ def _log(path: Path, total: int, distinct: int) -> Iterator[Path]:
 
 
 def _memory_mb() -> float:
-    if sys.platform == "linux":
-        return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * resource.getpagesize() / 1e6
+    """What it takes now; where the system does not tell, the most that it ever took."""
+    now = Path("/proc/self/statm")
+    if now.exists():
+        return int(now.read_text("ascii").split()[1]) * resource.getpagesize() / 1e6
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
 
 

@@ -10,8 +10,11 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import NamedTuple
 
+import pytest
+
 from tests.storage.test_data_directory import ID, ORDERS, Node
 from tidelog.protocol.batch import BatchHeader, read_header, walk
+from tidelog.protocol.errors import DamagedLog
 from tidelog.protocol.records import decode, encode
 from tidelog.storage import compaction
 from tidelog.storage.cleaning import Plan
@@ -24,7 +27,7 @@ from tidelog.storage.log import Log
 from tidelog.storage.log_compaction import Compaction
 from tidelog.storage.producers import Producers
 from tidelog.storage.retention import Leftovers, retain
-from tidelog.testing.simulation.faults import WHENS, Crash, Killed, PowerCut
+from tidelog.testing.simulation.faults import WHENS, Crash, Killed, PowerCut, When
 
 CONFIG = LogConfig(
     segment_bytes=1024,
@@ -296,6 +299,112 @@ def values(
 def timeless(producers: Producers) -> list[object]:
     """Producers without our own clock's times, which expiry alone goes by."""
     return [(producer, entry.epoch, entry.batches) for producer, entry in producers.items()]
+
+
+# ── logs to begin with, and crashes ──────────────────────────────────────────────────────────────────
+
+
+def filled(seed: int = 1, batches: int = 40) -> Compacted:
+    life = Compacted(Random(seed))
+    life.fill(batches)
+    life.roll()
+    return life
+
+
+def deleted_once() -> Compacted:
+    life = Compacted(Random(2))
+    life.append(keys=[b"a"], tombstones=0)
+    life.append(keys=[b"other"], tombstones=0)
+    life.append(keys=[b"a"], tombstones=1)
+    life.append(keys=[b"last"], tombstones=0)
+    life.roll()
+    return life
+
+
+def crash_everywhere(
+    make: Callable[[], Compacted], act: Callable[[Compacted], object], *, stride: int = 1
+) -> int:
+    """Strike at every operation of what is done, in every way; what is there then is checked, and done again."""
+    life = make()
+    before = life.node.disk.operations
+    act(life)
+    operations = life.node.disk.operations - before
+    for nth in range(1, operations + 1, stride):
+        for crash in (Killed, PowerCut):
+            strike(make(), act, nth, WHENS[nth % 3] if stride > 1 else "before", crash)
+            if stride == 1:
+                strike(make(), act, nth, "within", crash)
+    strike(make(), act, operations, "after", PowerCut)
+    return operations
+
+
+def strike(
+    life: Compacted, act: Callable[[Compacted], object], nth: int, when: When, crash: type[Crash]
+) -> None:
+    life.node.disk.crash_at(nth, when=when, crash=crash)
+    with pytest.raises(Crash):
+        act(life)
+    life.node.disk._faults.forget_crash()
+    life.start(crash)
+    life.check()
+    assert not [name for name in life.log.directory.names() if name.endswith((".cleaned", ".swap", ".tmp"))]
+    act(life)
+    life.check(rot=True)
+
+
+def some() -> Compacted:
+    """Small, with tombstones that are due, and with neighbours that become one."""
+    life = filled(4, 14)
+    life.compact()
+    life.now_ms += 5000
+    life.append(keys=[b"a", b"b", b"c"])
+    life.roll()
+    return life
+
+
+def stored(life: Compacted) -> list[str]:
+    directory = life.node.disk.medium.directory_at("/data/orders-0")
+    return sorted(directory.entries)
+
+
+def what_is_not_committed_is_cut_after_it_was_compacted() -> None:
+    """Another leader's history follows: the older value, which only the cut record had replaced, is the last again."""
+    life = Compacted(Random(1))
+    life.append(keys=[b"a"], tombstones=0)
+    life.log.roll()
+    committed = life.log.end_offset
+    life.append(keys=[b"a"], tombstones=0)
+    life.roll()
+    life.durable = committed
+    life.compact()
+    life.truncate(committed)
+    life.check()
+
+
+def crash_everywhere_while_a_tombstone_goes() -> None:
+    def due() -> Compacted:
+        life = deleted_once()
+        life.compact()
+        life.now_ms += 2000
+        life.append(keys=[b"last"], tombstones=0)
+        life.roll()
+        return life
+
+    crash_everywhere(due, Compacted.compact)
+
+
+def damage_ends_it() -> None:
+    """A bit has flipped in the middle of a segment: nothing is replaced, until it has flipped back."""
+    life = filled()
+    before = [bytes(life.log.read(s.base_offset, 2000).data) for s in life.log.segments[:-1]]
+    life.node.disk.rot(f"/data/orders-0/{life.log.segments[2].name}", 150)
+    with pytest.raises(DamagedLog):
+        life.compact()
+    life.node.disk.rot(f"/data/orders-0/{life.log.segments[2].name}", 150)
+    assert [bytes(life.log.read(s.base_offset, 2000).data) for s in life.log.segments[:-1]] == before
+    assert life.log.compaction is None
+    life.compact()
+    life.check()
 
 
 # ── lives ─────────────────────────────────────────────────────────────────────────────────────────────

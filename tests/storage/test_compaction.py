@@ -1,26 +1,38 @@
 """Compaction keeps the last value of every key, whatever happens meanwhile (1.12, C1 to C11; I-41, I-42)."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
-import msgspec
 import pytest
 
-from tests.storage.compacted import CONFIG, MEMORY, Compacted, live, values
+from tests.storage.compacted import (
+    CONFIG,
+    MEMORY,
+    Compacted,
+    crash_everywhere,
+    crash_everywhere_while_a_tombstone_goes,
+    damage_ends_it,
+    deleted_once,
+    filled,
+    live,
+    some,
+    stored,
+    values,
+    what_is_not_committed_is_cut_after_it_was_compacted,
+)
 from tests.storage.logs import Halted
 from tidelog.protocol.batch import DELETE_HORIZON, TRANSACTIONAL, BatchHeader, walk
-from tidelog.protocol.errors import DamagedLog, DiskFull, StorageError, TidelogError
-from tidelog.protocol.records import decode, encode
-from tidelog.protocol.types import Offset
-from tidelog.storage import cleaning, compaction, data_directory, key_map, log_compaction, recovery, swap
+from tidelog.protocol.errors import DiskFull, StorageError
+from tidelog.protocol.records import encode
+from tidelog.storage import cleaning, key_map
 from tidelog.storage.cleaning import Plan, Said, decode_plan, decode_said, encode_plan, encode_said
 from tidelog.storage.compaction import Compactor
 from tidelog.storage.files import Directory
 from tidelog.storage.log import Log
 from tidelog.storage.log_compaction import Compaction
-from tidelog.testing.simulation.faults import WHENS, Crash, Killed, PowerCut, When
+from tidelog.testing.simulation.faults import Crash, Killed, PowerCut
 
 SEEDS = 60
 
@@ -28,13 +40,6 @@ SEEDS = 60
 @pytest.fixture
 def life() -> Compacted:
     return filled()
-
-
-def filled(seed: int = 1, batches: int = 40) -> Compacted:
-    life = Compacted(Random(seed))
-    life.fill(batches)
-    life.roll()
-    return life
 
 
 def heads(log: Log) -> list[BatchHeader]:
@@ -177,16 +182,6 @@ def test_a_truncation_makes_dirty_what_comes_in_its_place_also_after_a_crash(lif
 # ── tombstones ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def deleted_once() -> Compacted:
-    life = Compacted(Random(2))
-    life.append(keys=[b"a"], tombstones=0)
-    life.append(keys=[b"other"], tombstones=0)
-    life.append(keys=[b"a"], tombstones=1)
-    life.append(keys=[b"last"], tombstones=0)
-    life.roll()
-    return life
-
-
 def test_a_tombstone_stays_until_its_horizon_and_the_floor_says_that_it_went() -> None:
     life = deleted_once()
     life.compact()
@@ -241,47 +236,6 @@ def test_a_purge_file_that_cannot_be_read_means_that_all_may_be_gone(life: Compa
 # ── in the middle of it ───────────────────────────────────────────────────────────────────────────────
 
 
-def crash_everywhere(
-    make: Callable[[], Compacted], act: Callable[[Compacted], object], *, stride: int = 1
-) -> int:
-    """Strike at every operation of what is done, in every way; what is there then is checked, and done again."""
-    life = make()
-    before = life.node.disk.operations
-    act(life)
-    operations = life.node.disk.operations - before
-    for nth in range(1, operations + 1, stride):
-        for crash in (Killed, PowerCut):
-            strike(make(), act, nth, WHENS[nth % 3] if stride > 1 else "before", crash)
-            if stride == 1:
-                strike(make(), act, nth, "within", crash)
-    strike(make(), act, operations, "after", PowerCut)
-    return operations
-
-
-def strike(
-    life: Compacted, act: Callable[[Compacted], object], nth: int, when: When, crash: type[Crash]
-) -> None:
-    life.node.disk.crash_at(nth, when=when, crash=crash)
-    with pytest.raises(Crash):
-        act(life)
-    life.node.disk._faults.forget_crash()
-    life.start(crash)
-    life.check()
-    assert not [name for name in life.log.directory.names() if name.endswith((".cleaned", ".swap", ".tmp"))]
-    act(life)
-    life.check(rot=True)
-
-
-def some() -> Compacted:
-    """Small, with tombstones that are due, and with neighbours that become one."""
-    life = filled(4, 14)
-    life.compact()
-    life.now_ms += 5000
-    life.append(keys=[b"a", b"b", b"c"])
-    life.roll()
-    return life
-
-
 def test_a_crash_at_any_step_of_a_compaction_loses_nothing_and_brings_nothing_back() -> None:
     assert crash_everywhere(some, Compacted.compact) > 20
 
@@ -311,11 +265,6 @@ def test_a_crash_while_a_start_finishes_a_swap_is_finished_by_the_next() -> None
             break
         life.start(Killed)
         life.check(rot=True)
-
-
-def stored(life: Compacted) -> list[str]:
-    directory = life.node.disk.medium.directory_at("/data/orders-0")
-    return sorted(directory.entries)
 
 
 def test_a_reader_in_the_middle_of_a_swap_reads_what_it_would_have_read(life: Compacted) -> None:
@@ -367,16 +316,8 @@ def test_a_log_that_begins_anew_while_it_is_compacted_has_nothing_of_the_old(lif
     assert life.log.end_offset == 500
 
 
-def test_damage_ends_a_compaction_and_nothing_is_replaced(life: Compacted) -> None:
-    before = [bytes(life.log.read(s.base_offset, 2000).data) for s in life.log.segments[:-1]]
-    life.node.disk.rot(f"/data/orders-0/{life.log.segments[2].name}", 150)
-    with pytest.raises(DamagedLog):
-        life.compact()
-    life.node.disk.rot(f"/data/orders-0/{life.log.segments[2].name}", 150)
-    assert [bytes(life.log.read(s.base_offset, 2000).data) for s in life.log.segments[:-1]] == before
-    assert life.log.compaction is None
-    life.compact()
-    life.check()
+def test_damage_ends_a_compaction_and_nothing_is_replaced() -> None:
+    damage_ends_it()
 
 
 def test_a_full_disk_ends_a_compaction_and_nothing_is_lost(life: Compacted) -> None:
@@ -483,289 +424,9 @@ def test_whatever_happens_to_a_compacted_log_its_readers_know_the_last_values(fi
         live(seed)
 
 
-def random_lives() -> None:
-    for seed in range(SEEDS * 2):
-        live(seed)
-
-
-Plant = Callable[[pytest.MonkeyPatch], None]
-
-
-def a_swap_without_a_flush(plant: pytest.MonkeyPatch) -> None:
-    def planted(self: swap.Swap) -> None:
-        written = self._new.name.removesuffix(swap.SWAP) + compaction.CLEANED
-        self._directory.rename(written, self._new.name)
-        self._directory.flush()
-        self.state = swap.State.COMMITTED
-
-    plant.setattr(swap.Swap, "commit", planted)
-
-
-def a_swap_whose_name_is_not_durable_before_the_old_files_go(plant: pytest.MonkeyPatch) -> None:
-    """The old segments leave before the new one is there."""
-
-    def planted(self: swap.Swap) -> None:
-        for base in reversed(self._cleaned.bases):
-            self._directory.remove(f"{base:020d}.log")
-            self._directory.flush()
-        commit(self)
-
-    commit = swap.Swap.commit
-    plant.setattr(swap.Swap, "commit", planted)
-    plant.setattr(swap.Swap, "finish", lambda self: swap._name(self._directory, self._cleaned.base_offset))
-
-
-def groups_that_are_put_in_place_from_the_last_on(plant: pytest.MonkeyPatch) -> None:
-    """A tombstone goes before the record that it deleted."""
-    put = Compaction._carry_out
-
-    def planted(self: Compaction, planned: Plan) -> Iterator[log_compaction.Work | None]:
-        begin = self._begin
-
-        class Reversed:
-            def __init__(self, directory: Directory, plan: Plan) -> None:
-                self._inner = begin(directory, plan)
-
-            def steps(self) -> Iterator[Said]:
-                said = [one for one in self._inner.steps() if one is not None]
-                yield from reversed(said[:-1])
-                yield said[-1]
-
-            def abandon(self) -> None:
-                self._inner.abandon()
-
-        self._begin = Reversed
-        yield from put(self, planned)
-
-    plant.setattr(Compaction, "_carry_out", planted)
-
-
-def a_start_that_undoes_what_was_committed(plant: pytest.MonkeyPatch) -> None:
-    def planted(directory: Directory) -> Iterator[None]:
-        for name in directory.names():
-            if name.endswith((".cleaned", ".swap")):
-                directory.remove(name)
-        return iter(())
-
-    plant.setattr(recovery, "finish_swaps", planted)
-
-
-def tombstones_that_go_at_once(plant: pytest.MonkeyPatch) -> None:
-    plant.setattr(compaction, "are_there_nils", lambda _: False)
-    kept = Compactor._thinned
-
-    def planted(self, header, batch, keep, packed, stays):  # type: ignore[no-untyped-def]
-        columns = decode(batch)
-        keep = [place for place in keep if columns.values[place] is not None or columns.keys[place] is None]
-        return kept(self, header, batch, keep, packed, stays)
-
-    plant.setattr(Compactor, "_thinned", planted)
-
-
-def a_floor_that_is_not_written(plant: pytest.MonkeyPatch) -> None:
-    plant.setattr(
-        data_directory.DataDirectory, "write_purge_floors", lambda self: self.write_cleaner_offsets()
-    )
-
-
-def a_floor_that_comes_after_the_swap(plant: pytest.MonkeyPatch) -> None:
-    def planted(self: Compaction, cleaned: cleaning.Cleaned) -> Iterator[log_compaction.Work | None]:
-        self._swap = late = swap.Swap(self._log, cleaned)
-        yield from self._work(late.commit, "x")
-        late.adopt()
-        yield from self._work(late.finish, "x")
-        self._leftovers.add(self._log, late.settle(), self._now_ms)
-        self._swap = None
-        floor = max(self._log.purge_floor, cleaned.purge_floor, 0)
-        if floor > self._log.purge_floor:
-            self._log.purge_floor = floor
-            yield from self._work(lambda: self._checkpoints.write_purge_floors().run())
-
-    plant.setattr(Compaction, "_put_in_place", planted)
-
-
-def _without(plant: pytest.MonkeyPatch, kind: str) -> None:
-    must_stay = Compactor._must_stay
-
-    def planted(self, source, position, header):  # type: ignore[no-untyped-def]
-        if kind == "producers":
-            self._plan = replace_struct(self._plan, remembered=frozenset())
-        if kind == "edges":
-            self._firsts, self._lasts = set(), set()
-        if kind == "epochs":
-            self._epoch = header.leader_epoch
-        return must_stay(self, source, position, header)
-
-    plant.setattr(Compactor, "_must_stay", planted)
-
-
-def replace_struct(plan: Plan, **changes: object) -> Plan:
-    return msgspec.structs.replace(plan, **changes)
-
-
-def batches_that_producers_are_known_by_go(plant: pytest.MonkeyPatch) -> None:
-    _without(plant, "producers")
-
-
-def the_first_batch_of_an_epoch_goes(plant: pytest.MonkeyPatch) -> None:
-    _without(plant, "epochs")
-
-
-def the_last_batch_of_a_segment_goes(plant: pytest.MonkeyPatch) -> None:
-    _without(plant, "edges")
-
-
-def what_the_map_did_not_hold_is_judged(plant: pytest.MonkeyPatch) -> None:
-    """A key that is not in a full map may well be newer than what the map has."""
-    compact = Compactor._compact_mapped
-
-    def planted(self, reader, mapped):  # type: ignore[no-untyped-def]
-        mapped.end = reader.source.size
-        self._plan = replace_struct(self._plan)
-        yield from compact(self, reader, mapped)
-
-    plant.setattr(Compactor, "_compact_mapped", planted)
-
-
-def the_high_watermark_is_no_bound(plant: pytest.MonkeyPatch) -> None:
-    cleanable = cleaning.cleanable
-    for module in (cleaning, log_compaction):
-        plant.setattr(module, "cleanable", lambda log, _, now_ms: cleanable(log, 1 << 60, now_ms))
-
-
-def the_first_record_of_a_key_stays(plant: pytest.MonkeyPatch) -> None:
-    def planted(self: key_map.KeyMap, keys: list[bytes | None], block: int) -> bool:
-        for key in keys:
-            self._last.setdefault(key, block)
-        return self._last.pop(None, None) is not None
-
-    plant.setattr(key_map.KeyMap, "add", planted)
-
-
-def two_in_one_block_both_go(plant: pytest.MonkeyPatch) -> None:
-    def planted(self, keys, number):  # type: ignore[no-untyped-def]
-        places = iter(())
-        kept = yield from original(self, keys, number)
-        seen = [keys[place] for place in kept]
-        del places
-        return [place for place, key in zip(kept, seen, strict=True) if keys.count(key) == 1 or key is None]
-
-    original = Compactor._kept
-    plant.setattr(Compactor, "_kept", planted)
-
-
-def long_keys_that_are_cut(plant: pytest.MonkeyPatch) -> None:
-    plant.setattr(compaction, "represented", lambda keys: [key and key[:31] for key in keys])
-
-
-def a_truncation_that_goes_on_beside_a_compaction(plant: pytest.MonkeyPatch) -> None:
-    plant.setattr(Log, "_end_compaction", lambda _: None)
-
-
-def a_truncation_that_leaves_the_first_dirty_offset(plant: pytest.MonkeyPatch) -> None:
-    lower = data_directory.DataDirectory.lower_recovery_point
-
-    def planted(self: data_directory.DataDirectory, log: Log, offset: Offset) -> None:
-        before = log.first_dirty
-        lower(self, log, offset)
-        log.first_dirty = before
-
-    plant.setattr(data_directory.DataDirectory, "lower_recovery_point", planted)
-
-
-def a_first_dirty_offset_that_is_written_first(plant: pytest.MonkeyPatch) -> None:
-    """A crash then leaves for clean what is not."""
-    carry_out = Compaction._carry_out
-
-    def planted(self: Compaction, planned: Plan) -> Iterator[log_compaction.Work | None]:
-        self._log.first_dirty = planned.end
-        yield from self._work(lambda: self._checkpoints.write_cleaner_offsets().run())
-        yield from carry_out(self, planned)
-
-    plant.setattr(Compaction, "_carry_out", planted)
-
-
-def crash_and_look_whether_it_is_clean() -> None:
-    def act(life: Compacted) -> None:
-        life.compact()
-        life.check_clean()
-
-    crash_everywhere(some, act, stride=2)
-
-
-def truncate_and_append_and_look_whether_it_is_clean() -> None:
-    life = filled()
-    life.compact()
-    life.durable = life.log.end_offset // 2
-    life.truncate(life.durable)
-    life.fill(30)
-    life.roll()
-    life.compact()
-    life.check_clean()
-
-
-def what_is_not_committed_is_cut_after_it_was_compacted() -> None:
-    """Another leader's history follows: the older value, which only the cut record had replaced, is the last again."""
-    life = Compacted(Random(1))
-    life.append(keys=[b"a"], tombstones=0)
-    life.log.roll()
-    committed = life.log.end_offset
-    life.append(keys=[b"a"], tombstones=0)
-    life.roll()
-    life.durable = committed
-    life.compact()
-    life.truncate(committed)
-    life.check()
-
-
 def test_what_only_an_uncommitted_record_replaces_stays() -> None:
     what_is_not_committed_is_cut_after_it_was_compacted()
 
 
-def crash_everywhere_in_some() -> None:
-    crash_everywhere(some, Compacted.compact, stride=1)
-
-
-def crash_everywhere_while_a_tombstone_goes() -> None:
-    def due() -> Compacted:
-        life = deleted_once()
-        life.compact()
-        life.now_ms += 2000
-        life.append(keys=[b"last"], tombstones=0)
-        life.roll()
-        return life
-
-    crash_everywhere(due, Compacted.compact)
-
-
 def test_a_crash_at_any_step_while_a_tombstone_goes_leaves_no_follower_with_what_it_deleted() -> None:
     crash_everywhere_while_a_tombstone_goes()
-
-
-PLANTS: dict[Plant, Callable[[], None]] = {
-    a_swap_without_a_flush: crash_everywhere_in_some,
-    a_swap_whose_name_is_not_durable_before_the_old_files_go: crash_everywhere_in_some,
-    groups_that_are_put_in_place_from_the_last_on: random_lives,
-    a_start_that_undoes_what_was_committed: crash_everywhere_in_some,
-    tombstones_that_go_at_once: random_lives,
-    a_floor_that_is_not_written: random_lives,
-    a_floor_that_comes_after_the_swap: crash_everywhere_while_a_tombstone_goes,
-    batches_that_producers_are_known_by_go: random_lives,
-    the_first_batch_of_an_epoch_goes: random_lives,
-    the_last_batch_of_a_segment_goes: random_lives,
-    what_the_map_did_not_hold_is_judged: random_lives,
-    the_high_watermark_is_no_bound: what_is_not_committed_is_cut_after_it_was_compacted,
-    the_first_record_of_a_key_stays: random_lives,
-    two_in_one_block_both_go: random_lives,
-    long_keys_that_are_cut: random_lives,
-    a_truncation_that_goes_on_beside_a_compaction: random_lives,
-    a_truncation_that_leaves_the_first_dirty_offset: truncate_and_append_and_look_whether_it_is_clean,
-    a_first_dirty_offset_that_is_written_first: crash_and_look_whether_it_is_clean,
-}
-
-
-@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
-def test_a_planted_bug_is_caught(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch)
-    with pytest.raises((AssertionError, TidelogError, OSError, Halted, KeyError)):
-        PLANTS[plant]()
