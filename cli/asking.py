@@ -54,11 +54,13 @@ _COMPLETE: Final = (InvalidConfig, InvalidPartitions, InvalidRequest, SeveralErr
 
 
 class Failure(click.ClickException):
-    """What a verb could not do, as a line, with an exit code."""
+    """What a verb could not do, as a line."""
 
-    def __init__(self, message: str, exit_code: int = 1) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
+
+class Unhealthy(Failure):
+    """The same, because the cluster cannot do it now, or did not answer in time."""
+
+    exit_code = UNHEALTHY
 
 
 def ask(
@@ -210,7 +212,8 @@ def absent(name: str, known: list[str]) -> str:
 
 def failure(error: TidelogError) -> Failure:
     """The error as a line that ends with the way out."""
-    return Failure(sentence(error), UNHEALTHY if isinstance(error, _UNHEALTHY) else 1)
+    kind = Unhealthy if isinstance(error, _UNHEALTHY) else Failure
+    return kind(sentence(error))
 
 
 def sentence(error: TidelogError) -> str:
@@ -228,7 +231,5 @@ def _unreachable(error: TidelogError) -> Failure:
     told = f"{fact.rstrip(':')}: {lines}" if lines else fact
     late = not isinstance(error, ConnectionFailed) or isinstance(error.__cause__, RequestTimedOut)
     late = late or "no answer in" in told
-    return Failure(
-        f"{told}. Start a cluster here with `tidelog up`, or say with -b HOST:PORT where one is",
-        UNHEALTHY if late else 1,
-    )
+    kind = Unhealthy if late else Failure
+    return kind(f"{told}. Start a cluster here with `tidelog up`, or say with -b HOST:PORT where one is")

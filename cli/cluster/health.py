@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tidelog.cli.asking import UNHEALTHY, Failure, ask, sentence
+from tidelog.cli.asking import UNHEALTHY, Failure, Unhealthy, ask, sentence
 from tidelog.cli.objects import put
 from tidelog.cli.options import TIMEOUT_S, Verb, connection_options, layout, output_option, timeout_ms
 from tidelog.cli.terminal import Writer, many
@@ -72,7 +72,7 @@ def _settled(ctx: click.Context) -> "Found":
     while True:
         left_s = max(deadline_s - time.monotonic(), 0.1)
         share_s = min(left_s, TIMEOUT_S)
-        failed: Failure | None = None
+        found: Found | None = None
         try:
             found = ask(ctx, _look(share_s), at_most_s=share_s)
             wrong = problems(found)
@@ -80,10 +80,10 @@ def _settled(ctx: click.Context) -> "Found":
                 return found
             state = f"{many(len(wrong), 'problem')}, the first: {wrong[0].what}"
         except Failure as error:
-            failed, state = error, error.message
+            state = error.message
         if time.monotonic() + _PAUSE_S >= deadline_s:
-            if failed is not None:
-                raise Failure(failed.message, UNHEALTHY) from failed
+            if found is None:
+                raise Unhealthy(state)
             return found
         if state != said:
             said = state

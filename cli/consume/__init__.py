@@ -37,8 +37,9 @@ def _ranges(ctx: click.Context, _option: click.Parameter, said: Sequence[str]) -
     """The one range among what was said; layouts are remembered where those of all verbs are."""
     ranges = []
     for word in said:
-        if word in LAYOUTS:
-            remember_layout(ctx, word)  # type: ignore[arg-type] -- it was just looked at
+        layouts = [each for each in LAYOUTS if each == word]
+        if layouts:
+            remember_layout(ctx, *layouts)
         else:
             ranges.append(word)
     if len(ranges) > 1:

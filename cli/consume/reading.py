@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
-from tidelog.cli.asking import UNHEALTHY, Failure, known_topics, settings_of
+from tidelog.cli.asking import Unhealthy, known_topics, settings_of
 from tidelog.cli.consume.filters import Keep
 from tidelog.cli.consume.formats import Show
 from tidelog.cli.consume.ranges import Extent, Range, extent, times
@@ -160,10 +160,9 @@ class _Reading:
         for name, (_, stop) in self._left.items():
             if stop is not None:
                 at = await consumer.position(name)
-                raise Failure(
+                raise Unhealthy(
                     f"{name}: for {self._wanted.silent_s:g} s nothing has come behind offset {at}, and it goes on to "
-                    f"{stop}: `tidelog topic describe {name.topic}` shows whether somebody leads it",
-                    UNHEALTHY,
+                    f"{stop}: `tidelog topic describe {name.topic}` shows whether somebody leads it"
                 )
 
 

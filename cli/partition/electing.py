@@ -66,7 +66,7 @@ async def _partitions(
     if not wanted:
         return None
     topics = {topic.name: topic for topic in await known_topics(client, *(each.topic for each in wanted))}
-    found = {}
+    found: dict[TopicPartition, None] = {}
     for each in wanted:
         numbers = [] if each.partition is None else [each.partition]
         for number in require_partitions(topics[each.topic], numbers, ctx):

@@ -254,8 +254,13 @@ async def _readable(fd: int) -> bool:
     """Until there is something; False where nobody can tell (`/dev/null`), and reading does not wait."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
+
+    def there_is() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
     try:
-        loop.add_reader(fd, lambda: ready.done() or ready.set_result(None))
+        loop.add_reader(fd, there_is)
     except PermissionError:
         return False
     try:

@@ -134,9 +134,9 @@ def _as_text(writer: Writer, topic: "Topic", configs: "dict[str, ConfigDescribed
     counts = many(len(topic.partitions), "partition"), many(replication_factor(topic), "replica") + " each"
     writer.line(f"{click.style(topic.name, bold=True)}: {', '.join(counts)}, {_state(topic.partitions)}")
     writer.line(f"  id {topic.id.hex()}" + ", internal" * topic.internal)
-    for one in _own(configs):
-        holds = f" ({one.effective} holds)" if one.effective is not None else ""
-        writer.line(f"  {one.key}={one.value}{holds}")
+    for config in _own(configs):
+        holds = f" ({config.effective} holds)" if config.effective is not None else ""
+        writer.line(f"  {config.key}={config.value}{holds}")
     writer.line()
     with_elr = any(one.elr for one in topic.partitions)
     table = Table(

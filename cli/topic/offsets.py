@@ -51,9 +51,9 @@ def offsets(ctx: click.Context, /, topic: str, at: str | None) -> None:
 
     async def look(client: "Client") -> "list[dict[TopicPartition, OffsetFound]]":
         await known_topics(client, topic)
-        asked_for = ("earliest", "latest") if at is None else (which,)
+        asked_for: list[Any] = ["earliest", "latest"] if at is None else [which]
         if asked == "kafka" and at is None:
-            asked_for = ("latest",)
+            del asked_for[0]
         return [await client.admin.list_offsets(topic, each) for each in asked_for]
 
     found = ask(ctx, look)

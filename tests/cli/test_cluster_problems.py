@@ -36,11 +36,13 @@ def partition(
 
 def voter(number: int, silent_ms: int = 0) -> QuorumMember:
     return QuorumMember(
-        id=number, controller=True, host="h", port=9100 + number, end_offset=10, silent_ms=silent_ms
+        id=BrokerId(number), controller=True, host="h", port=9100 + number, end_offset=10, silent_ms=silent_ms
     )
 
 
-QUORUM = DescribeQuorumReply(leader_id=1, quorum_epoch=Epoch(1), voters=(voter(1), voter(2), voter(3)))
+QUORUM = DescribeQuorumReply(
+    leader_id=BrokerId(1), quorum_epoch=Epoch(1), voters=(voter(1), voter(2), voter(3))
+)
 
 
 def found(
@@ -88,7 +90,7 @@ def test_a_fenced_broker_and_a_failed_disk_are_told_apart() -> None:
 def test_silent_controllers_say_how_many_more_may_fail(silent: int, spare: int) -> None:
     voters = tuple(voter(number, silent_ms=9000 if number > 3 - silent else 0) for number in (1, 2, 3))
     wrong = problems(
-        Found((), (), {}, DescribeQuorumReply(leader_id=1, quorum_epoch=Epoch(1), voters=voters))
+        Found((), (), {}, DescribeQuorumReply(leader_id=BrokerId(1), quorum_epoch=Epoch(1), voters=voters))
     )
     assert [one.kind for one in wrong] == [Kind.CONTROLLER_SILENT] * silent
     assert f"{spare} more may fail" in wrong[0].what
