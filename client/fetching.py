@@ -300,6 +300,9 @@ class Fetching:
         """When something can be asked that cannot be asked now, unless something happens before."""
         later = [reader.retry_at_ms for reader in self.readers.values() if reader.retry_at_ms > now_ms]
         later += [at for at in self._rested_until_ms.values() if at > now_ms]
+        later += [
+            each.nearby_until_ms for each in self.readers.values() if self.target(each, now_ms) != each.leader
+        ]
         return min(later, default=FOREVER)
 
     def ask(self, broker: BrokerId, now_ms: float) -> Asked | None:

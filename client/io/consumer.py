@@ -83,6 +83,8 @@ class Consumer:
         self._records: Iterator[Record] = iter(())
         self._last: Record | None = None
         self._discovering = False
+        self._wanted = asyncio.Event()
+        """A topic is wanted that is not known."""
         self._closed = False
         self._closing: asyncio.Task[None] | None = None
         self._unwatch = client.watch(self._cluster_changed)
@@ -189,13 +191,11 @@ class Consumer:
     async def _seek_where(self, partitions: Iterable[TopicPartition | tuple[str, int]], which: int) -> None:
         await self._ready()
         readers = self._readers(partitions)
-        versions = {reader.name: reader.version for reader in readers}
-        found = await self._list_offsets(dict.fromkeys(versions, which))
         self._release()
         for reader in readers:
-            if reader.version == versions[reader.name]:  # nobody has gone elsewhere meanwhile
-                reader.seek(found[reader.name].offset)
+            reader.seek(NO_OFFSET, which)
         self._fetcher.stir()
+        await self._until_placed(readers)
 
     async def position(self, partition: TopicPartition | tuple[str, int]) -> Offset:
         """The offset of the next record of that partition."""
@@ -470,11 +470,21 @@ class Consumer:
     async def _ready(self) -> None:
         """Until the topics are known that are subscribed to; raises why they cannot be."""
         self._check()
-        while any(count < 0 for count in self._topics.values()):
+        while not self._knows_all:
             self._discover()
-            await self._news(None)
+            if not self._knows_all:
+                await self._news(None)
+
+    @property
+    def _knows_all(self) -> bool:
+        return all(count >= 0 for count in self._topics.values())
 
     def _discover(self) -> None:
+        """Look for what is not known, now."""
+        for name in [name for name, count in self._topics.items() if count < 0]:
+            if name in self._client.cluster.topics:
+                self._learn(name)
+        self._wanted.set()
         if not self._discovering and self._topics:
             self._discovering = True
             self._fetcher.spawn(self._keep_discovering())
@@ -487,10 +497,14 @@ class Consumer:
                 for name in [name for name, count in self._topics.items() if count < 0]:
                     await self._client.topic(name, timeout=self.config.default_api_timeout_ms / 1000)
                     self._learn(name)
-                if any(count < 0 for count in self._topics.values()):
+                if not self._knows_all:
                     continue  # subscribed to meanwhile
-                await asyncio.sleep(self.config.topic_refresh_ms / 1000)
-                await self._fetcher.refresh(self._topics)
+                self._wanted.clear()
+                try:
+                    async with asyncio.timeout(self.config.topic_refresh_ms / 1000):
+                        await self._wanted.wait()
+                except TimeoutError:
+                    await self._fetcher.refresh(self._topics)
         except TidelogError as error:
             self._topics = {name: count for name, count in self._topics.items() if count >= 0}
             self._fetcher.fail(error)

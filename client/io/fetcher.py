@@ -27,7 +27,7 @@ from tidelog.protocol.messages import (
     Reply,
     Request,
 )
-from tidelog.protocol.types import BrokerId
+from tidelog.protocol.types import NO_BROKER, BrokerId
 
 if TYPE_CHECKING:
     from tidelog.client.io.session import Session
@@ -110,6 +110,7 @@ class Fetcher:
         task = self._client.spawn(self._guarded(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: work.close())  # a task that is cancelled at once never begins it
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
         """A task that fails fails the consumer: who reads is told."""
@@ -162,7 +163,8 @@ class Fetcher:
                 self._hint(entry)
         if fetching.answered(asked, reply, data, _now_ms()):
             self.arrived.set()
-        if fetching.astray or fetching.notes or any(entry.error for entry in reply.partitions):
+        told = any(entry.error or entry.preferred_read_replica != NO_BROKER for entry in reply.partitions)
+        if told or fetching.astray or fetching.notes:
             self.stir()
 
     async def _ask(self, broker: BrokerId, questions: list[Question]) -> None:

@@ -1,0 +1,466 @@
+"""The consumer on real sockets: against real brokers, and against ones that do what real ones do too seldom."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.client.consuming import batch
+from tests.client.nodes import Cluster, running, until
+from tests.client.scripted import ORDERS, Scripted
+from tidelog.client.admin import NewTopic
+from tidelog.client.io.client import Client
+from tidelog.client.io.consumer import Consumer, OffsetAndTimestamp
+from tidelog.client.records import PartitionPosition
+from tidelog.protocol.errors import (
+    ClientClosed,
+    CorruptMessage,
+    InvalidRequest,
+    OffsetOutOfRange,
+    RequestTimedOut,
+    TidelogError,
+    UnknownTopicOrPartition,
+    Unsupported,
+    UnsupportedVersion,
+)
+from tidelog.protocol.io import Incoming
+from tidelog.protocol.messages import (
+    EpochEndsReply,
+    Fetch,
+    FetchReply,
+    ListOffsets,
+    ListOffsetsReply,
+    OffsetFound,
+    PartitionFetched,
+)
+from tidelog.protocol.records import Record
+from tidelog.protocol.types import BrokerId, TopicPartition
+
+ONE = BrokerId(1)
+FIRST, SECOND, THIRD = (TopicPartition("orders", index) for index in range(3))
+
+
+@pytest.fixture
+async def client(broker: Cluster) -> AsyncIterator[Client]:
+    """A client of one real broker, with a topic `orders` of three partitions and 100 records in the first two."""
+    async with broker.client() as client:
+        await client.admin.create_topics(NewTopic("orders", partitions=3, replication_factor=1))
+        async with client.producer(batch_size=300) as producer:
+            for index in (0, 1):
+                await producer.send_many("orders", [b"%d" % at for at in range(100)], partition=index)
+        yield client
+
+
+def earliest(client: Client, *topics: str, **options: Any) -> Consumer:
+    """A consumer from the beginning."""
+    return client.consumer(*(topics or ("orders",)), auto_offset_reset="earliest", **options)
+
+
+async def take(consumer: Consumer, count: int) -> list[Record]:
+    """So many records, one by one."""
+    async with asyncio.timeout(20):
+        return [await anext(consumer) for _ in range(count)]
+
+
+# ── reading ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_all_partitions_of_a_topic_are_read_each_in_order(client: Client) -> None:
+    async with earliest(client) as consumer:
+        assert consumer.assignment() == {FIRST, SECOND, THIRD}
+        records = await take(consumer, 200)
+    for index in (0, 1):
+        mine = [record for record in records if record.partition == index]
+        assert [record.offset for record in mine] == list(range(100))
+        assert [record.value for record in mine] == [b"%d" % at for at in range(100)]
+
+
+async def test_records_come_as_lists_by_partition_and_no_more_than_wanted(client: Client) -> None:
+    async with earliest(client) as consumer:
+        offsets: dict[TopicPartition, list[int]] = {FIRST: [], SECOND: []}
+        while sum(map(len, offsets.values())) < 200:
+            found = await consumer.getmany(timeout=10, max_records=30)
+            assert 1 <= sum(map(len, found.values())) <= 30
+            for name, records in found.items():
+                offsets[name] += [record.offset for record in records]
+        assert offsets == {FIRST: list(range(100)), SECOND: list(range(100))}
+        assert await consumer.getmany() == {}
+
+
+async def test_only_some_partitions_can_be_asked_for(client: Client) -> None:
+    async with earliest(client) as consumer:
+        found = await consumer.getmany(SECOND, timeout=10)
+        assert list(found) == [SECOND]
+        assert (await consumer.getmany(FIRST, timeout=10))[FIRST][0].offset == 0
+
+
+async def test_records_come_as_columns_and_the_end_of_them_is_told_in_time(client: Client) -> None:
+    async with earliest(client) as consumer:
+        values: dict[int, list[bytes | None]] = {0: [], 1: []}
+        async for found in consumer.batches(max_records=7, timeout=0.3):
+            assert len(found) <= 7
+            assert list(found.offsets) == list(range(found.offset, found.next_offset))
+            values[found.partition] += found.values
+        assert values == {index: [b"%d" % at for at in range(100)] for index in (0, 1)}
+
+
+async def test_ways_of_reading_can_be_mixed_and_nothing_is_lost_or_read_twice(client: Client) -> None:
+    async with earliest(client) as consumer:
+        consumer.assign([FIRST])
+        offsets = [record.offset for record in await take(consumer, 3)]
+        for records in (await consumer.getmany(timeout=10, max_records=4)).values():
+            offsets += [record.offset for record in records]
+        offsets.append((await consumer.getone()).offset)
+        async for found in consumer.batches(max_records=5):
+            offsets += found.offsets
+            if len(offsets) > 40:
+                break
+        offsets += [record.offset for record in await take(consumer, 100 - len(offsets))]
+    assert offsets == list(range(100))
+
+
+async def test_who_is_cancelled_while_waiting_loses_no_record(client: Client) -> None:
+    async with earliest(client) as consumer:
+        await take(consumer, 200)
+        for _ in range(3):
+            waiting = asyncio.ensure_future(consumer.getone())
+            await until(lambda: client.connections.in_flight, "it waits")
+            waiting.cancel()
+            await asyncio.wait([waiting])
+        async with client.producer() as producer:
+            await producer.send("orders", b"late", partition=2)
+        [record] = await take(consumer, 1)
+        assert (record.value, record.partition) == (b"late", 2)
+
+
+async def test_a_record_is_read_as_soon_as_it_is_written(client: Client) -> None:
+    async with client.consumer("orders") as consumer, client.producer() as producer:
+        await consumer.seek_to_end()
+        loop = asyncio.get_running_loop()
+        for at in range(5):
+            waiting = asyncio.ensure_future(consumer.getone())
+            began = loop.time()
+            await producer.send("orders", b"%d" % at)
+            assert (await asyncio.wait_for(waiting, 10)).value == b"%d" % at
+            assert loop.time() - began < 0.4, "a long poll is answered, not waited for"
+
+
+# ── where ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_without_a_position_reading_begins_where_the_policy_says(client: Client) -> None:
+    async with client.consumer("orders", auto_offset_reset="latest") as consumer:
+        assert await consumer.position(FIRST) == 100
+    async with earliest(client) as consumer:
+        assert await consumer.position(FIRST) == 0
+    consumer = client.consumer("orders", auto_offset_reset="none")
+    with pytest.raises(OffsetOutOfRange, match=r"orders-. has no position, and auto.offset.reset is none"):
+        await asyncio.wait_for(consumer.getone(), 10)
+
+
+async def test_one_can_go_anywhere(client: Client) -> None:
+    async with earliest(client) as consumer:
+        consumer.assign([FIRST])
+        await take(consumer, 10)
+        assert await consumer.position(FIRST) == 10
+        consumer.seek(FIRST, 95)
+        assert [record.offset for record in await take(consumer, 5)] == [95, 96, 97, 98, 99]
+        await consumer.seek_to_beginning(FIRST)
+        assert (await consumer.getone()).offset == 0
+        await consumer.seek_to_end()
+        assert await consumer.position(FIRST) == 100
+        with pytest.raises(InvalidRequest, match="offset -1: offsets begin at 0"):
+            consumer.seek(FIRST, -1)
+        with pytest.raises(InvalidRequest, match="orders-1 is not assigned"):
+            consumer.seek(SECOND, 5)
+
+
+async def test_positions_tell_how_far_it_is_and_what_lies_ahead(client: Client) -> None:
+    async with earliest(client) as consumer:
+        consumer.assign([FIRST, THIRD])
+        await take(consumer, 40)
+        positions = await consumer.positions()
+        assert positions[THIRD] == PartitionPosition(0, 0, 0, 0, 0.0)
+        first = positions[FIRST]
+        assert (first.position, first.high_watermark, first.log_end, first.lag) == (40, 100, 100, 60)
+        assert first.lag_seconds is not None
+        assert 0 < first.lag_seconds < 60
+
+
+async def test_ends_and_times_can_be_asked_for(client: Client) -> None:
+    consumer = client.consumer()
+    assert await consumer.beginning_offsets([FIRST, THIRD]) == {FIRST: 0, THIRD: 0}
+    assert await consumer.end_offsets([("orders", 0), THIRD]) == {FIRST: 100, THIRD: 0}
+    consumer.assign([FIRST])
+    await consumer.seek_to_beginning()
+    first = await consumer.getone()
+    found = await consumer.offsets_for_times({FIRST: 0, SECOND: 1 << 50})
+    assert found == {FIRST: OffsetAndTimestamp(0, first.timestamp_ms), SECOND: None}
+    with pytest.raises(UnknownTopicOrPartition, match="nowhere"):
+        await consumer.end_offsets([("nowhere", 0)])
+
+
+async def test_what_is_paused_gives_nothing_until_it_is_resumed(client: Client) -> None:
+    async with earliest(client) as consumer:
+        await take(consumer, 1)
+        consumer.pause()
+        assert consumer.paused() == {FIRST, SECOND, THIRD}
+        assert await consumer.getmany(timeout=0.1) == {}
+        consumer.resume(SECOND)
+        assert list(await consumer.getmany(timeout=10)) == [SECOND]
+        consumer.resume()
+        rest = await take(consumer, 99)
+        assert {record.partition for record in rest} == {0}
+
+
+async def test_a_deleted_beginning_is_left_for_what_is_there(client: Client) -> None:
+    async with earliest(client) as consumer:
+        consumer.assign([FIRST])
+        consumer.seek(FIRST, 10)
+        await client.admin.delete_records({FIRST: 50})
+        assert (await take(consumer, 1))[0].offset == 50
+        consumer.seek(FIRST, 1000)
+        async with client.producer() as producer:
+            await until(lambda: consumer._fetching.readers[FIRST].position == 100, "it goes on at the end")
+            await producer.send("orders", b"new", partition=0)
+        assert (await take(consumer, 1))[0].offset == 100
+
+
+# ── which partitions ──────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_partitions_that_appear_later_are_read_from_their_beginning(client: Client) -> None:
+    async with client.consumer("orders", auto_offset_reset="latest", topic_refresh_ms=100) as consumer:
+        await consumer.positions()
+        await client.admin.add_partitions("orders", 5)
+        async with client.producer() as producer:
+            await producer.send("orders", b"early", partition=4)
+        [record] = await take(consumer, 1)
+        assert (record.partition, record.offset, record.value) == (4, 0, b"early")
+
+
+async def test_what_is_subscribed_to_can_change(client: Client) -> None:
+    await client.admin.create_topics(NewTopic("bills", 1, 1))
+    async with earliest(client) as consumer, client.producer() as producer:
+        await producer.send("bills", b"b")
+        await take(consumer, 5)
+        consumer.subscribe("bills")
+        [record] = await take(consumer, 1)
+        assert record.topic == "bills"
+        consumer.unsubscribe()
+        assert consumer.assignment() == set()
+        assert await consumer.getmany(timeout=0.05) == {}
+
+
+async def test_a_topic_that_is_not_there_is_told_to_who_reads(client: Client) -> None:
+    with pytest.raises(UnknownTopicOrPartition, match="there is no topic 'nowhere'"):
+        async with earliest(client, "nowhere"):
+            raise AssertionError("there is nothing to read")
+    consumer = earliest(client, "nowhere")
+    with pytest.raises(UnknownTopicOrPartition, match="there is no topic 'nowhere'"):
+        await asyncio.wait_for(anext(consumer), 10)
+
+
+async def test_a_partition_that_is_not_there_is_told_to_who_reads(client: Client) -> None:
+    consumer = earliest(client)
+    consumer.assign([("orders", 9)])
+    with pytest.raises(UnknownTopicOrPartition, match="orders-9: the topic has 3 partitions"):
+        await asyncio.wait_for(consumer.getone(), 10)
+
+
+async def test_a_topic_that_is_deleted_is_told_to_who_reads(client: Client) -> None:
+    async with earliest(client, topic_refresh_ms=100) as consumer:
+        await take(consumer, 200)
+        waiting = asyncio.ensure_future(consumer.getone())
+        await client.admin.delete_topics("orders")
+        with pytest.raises(UnknownTopicOrPartition, match="the topic does not exist"):
+            await asyncio.wait_for(waiting, 20)
+
+
+async def test_groups_are_not_there_yet(client: Client) -> None:
+    with pytest.raises(Unsupported, match="group='g': consumer groups are not there yet"):
+        client.consumer("orders", group="g")
+
+
+# ── leaders ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_when_a_leader_dies_reading_goes_on_with_the_next_one(cluster: Cluster) -> None:
+    async with cluster.client() as client:
+        await client.admin.create_topics(NewTopic("orders", partitions=3, replication_factor=3))
+        async with client.producer() as producer, earliest(client) as consumer:
+            landed = await producer.send_many("orders", [b"%d" % at for at in range(30)], partition=0)
+            assert len(landed) == 30
+            await take(consumer, 30)
+            await cluster.kill(client.cluster.leader("orders", 0))
+            await producer.send_many("orders", [b"%d" % at for at in range(30, 60)], partition=0)
+            assert [record.value for record in await take(consumer, 30)] == [
+                b"%d" % at for at in range(30, 60)
+            ]
+
+
+async def test_a_replica_in_the_consumers_rack_is_read_from(nothing_left: None) -> None:  # noqa: ARG001
+    async with running(3) as cluster, cluster.client(rack="rack-2") as client:
+        await client.admin.create_topics(NewTopic("orders", assignment=[[1, 2, 3]]))
+        async with client.producer() as producer, earliest(client) as consumer:
+            await producer.send("orders", b"v")
+            assert (await take(consumer, 1))[0].value == b"v"
+            assert consumer._fetching.readers[FIRST].nearby == 2
+
+
+# ── bad times ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+async def scripted(nothing_left: None) -> AsyncIterator[Scripted]:  # noqa: ARG001 -- it ends after this
+    """A broker that knows where its empty partitions begin."""
+    async with Scripted() as brokers:
+        brokers.handler = lambda _, incoming: offsets(brokers, incoming)
+        yield brokers
+
+
+def offsets(brokers: Scripted, incoming: Incoming) -> None:
+    """Partitions begin at 0; nothing else is answered."""
+    if isinstance(incoming.message, ListOffsets):
+        found = tuple(
+            OffsetFound(each.topic_id, each.index, offset=0) for each in incoming.message.partitions
+        )
+        incoming.reply(ListOffsetsReply(found))
+    else:
+        brokers.unanswered.append(incoming)
+
+
+def fetched(brokers: Scripted, *answers: tuple[FetchReply, bytes]) -> None:
+    """Answer one fetch of partition 0 after the other so; others are told soon that there is nothing."""
+    left = list(answers)
+
+    def handle(_broker: BrokerId, incoming: Incoming) -> None:
+        asked = incoming.message
+        if not isinstance(asked, Fetch):
+            offsets(brokers, incoming)
+        elif left and any(each.index == 0 and each.fetch_offset < 4 for each in asked.partitions):
+            reply, data = left.pop(0)
+            incoming.reply(reply, data)
+        else:
+            asyncio.get_running_loop().call_later(0.02, nothing, incoming)
+
+    brokers.handler = handle
+
+
+def nothing(incoming: Incoming) -> None:
+    """There is nothing to fetch."""
+    if not incoming.closed:
+        incoming.reply(FetchReply())
+
+
+def entry(data: bytes = b"", **more: Any) -> tuple[FetchReply, bytes]:
+    """An answer about partition 0."""
+    told = PartitionFetched(ORDERS, 0, records_size=len(data), **{"high_watermark": 10, **more})
+    return FetchReply((told,)), data
+
+
+async def test_a_damaged_batch_is_an_error_with_its_place_and_the_batch_is_fetched_again(
+    scripted: Scripted,
+) -> None:
+    damaged = bytearray(batch(2, 2))
+    damaged[-1] ^= 1
+    fetched(scripted, entry(batch(0, 2) + bytes(damaged)), entry(bytes(damaged)), entry(batch(2, 2)))
+    async with scripted.client() as client, earliest(client) as consumer:
+        assert [record.offset for record in await take(consumer, 2)] == [0, 1]
+        for _ in range(2):
+            with pytest.raises(
+                CorruptMessage, match=r"orders-0 cannot be read at offset 2: .*seek beyond it"
+            ):
+                await asyncio.wait_for(anext(consumer), 10)
+        assert [record.offset for record in await take(consumer, 2)] == [2, 3]
+
+
+async def test_an_error_that_nothing_mends_reaches_the_loop(scripted: Scripted) -> None:
+    fetched(scripted, entry(batch(0, 1)), entry(error=UnsupportedVersion.code, message="too old"))
+    offsets_read: list[int] = []
+
+    async def loop(consumer: Consumer) -> None:
+        async for record in consumer:
+            offsets_read.append(record.offset)  # noqa: PERF401 -- what comes before the error counts
+
+    async with scripted.client() as client, earliest(client) as consumer:
+        with pytest.raises(UnsupportedVersion, match="orders-0 at offset 1: too old"):
+            await loop(consumer)
+    assert offsets_read == [0]
+
+
+async def test_a_bug_in_a_task_reaches_the_loop(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scripted.client() as client, earliest(client) as consumer:
+        monkeypatch.setattr(consumer._fetching, "answered", None)
+        fetched(scripted, entry(batch(0, 1)))
+        for incoming in scripted.unanswered:
+            incoming.reply(*entry(batch(0, 1)))
+        with pytest.raises(TidelogError, match="the consumer has failed: TypeError"):
+            await asyncio.wait_for(anext(consumer), 10)
+
+
+async def test_a_broker_that_never_answers_is_asked_again_and_positions_are_not_waited_for_for_ever(
+    scripted: Scripted,
+) -> None:
+    scripted.handler = lambda _, incoming: scripted.unanswered.append(incoming)
+    async with scripted.client() as client:
+        consumer = earliest(client, request_timeout_ms=100, default_api_timeout_ms=500)
+        with pytest.raises(RequestTimedOut, match="its position is not known after 500 ms"):
+            await consumer.position(FIRST)
+        assert scripted.count(ListOffsets) >= 2
+        assert await consumer.getmany(timeout=0.1) == {}
+
+
+async def test_a_broker_that_answers_something_else_is_asked_again(scripted: Scripted) -> None:
+    fetched(scripted, (EpochEndsReply(), b""), entry(batch(0, 2)[:70]), entry(batch(0, 2)))  # type: ignore[arg-type]
+    async with scripted.client() as client, earliest(client) as consumer:
+        with pytest.raises(CorruptMessage, match="orders-0: the answer at offset 0 holds no whole batch"):
+            await take(consumer, 1)
+        consumer.seek(FIRST, 0)
+        assert [record.offset for record in await take(consumer, 2)] == [0, 1]
+
+
+async def test_a_loop_ends_when_its_consumer_is_closed_and_other_waits_are_told(client: Client) -> None:
+    consumer = earliest(client)
+    await take(consumer, 200)
+
+    async def loop() -> str:
+        async for _ in consumer:
+            raise AssertionError("there is nothing more")
+        return "ended"
+
+    async def columns() -> str:
+        async for _ in consumer.batches():
+            raise AssertionError("there is nothing more")
+        return "ended"
+
+    looping, getting = asyncio.ensure_future(loop()), asyncio.ensure_future(consumer.getone())
+    reading = asyncio.ensure_future(columns())
+    await until(lambda: client.connections.in_flight, "it waits")
+    await asyncio.gather(consumer.close(), consumer.close())
+    assert await asyncio.wait_for(looping, 5) == await asyncio.wait_for(reading, 5) == "ended"
+    with pytest.raises(ClientClosed, match="the consumer is closed"):
+        await getting
+    with pytest.raises(ClientClosed):
+        consumer.subscribe("orders")
+
+
+@pytest.mark.parametrize("state", ["new", "looking", "asking", "fetching", "away"])
+async def test_it_can_be_closed_in_any_state_and_nothing_is_left(scripted: Scripted, state: str) -> None:
+    async with scripted.client() as client:
+        consumer = earliest(client)
+        if state == "looking":
+            scripted.mute.add(ONE)
+        if state == "asking":
+            scripted.handler = lambda _, incoming: scripted.unanswered.append(incoming)
+        waiting = [asyncio.ensure_future(consumer.getone())] if state != "new" else []
+        if state in {"asking", "fetching"}:
+            kind = ListOffsets if state == "asking" else Fetch
+            await until(lambda: scripted.count(kind), "it waits for the broker")
+        if state == "away":
+            await until(lambda: scripted.count(Fetch), "it waits for the broker")
+            await scripted.nodes[ONE].__aexit__(None, None, None)
+        await asyncio.wait_for(consumer.close(), 5)
+        for error in await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 5):
+            assert isinstance(error, ClientClosed), error
