@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from tidelog.cli.options import TIMEOUT_S, bootstrap, pairs, timeout_ms, verbose
+from tidelog.cli.options import TIMEOUT_S, bootstrap, is_text, pairs, timeout_ms, verbose
 from tidelog.protocol.errors import (
     ConnectionFailed,
     CoordinatorNotAvailable,
@@ -174,6 +174,9 @@ async def known_topics(client: "Client", *names: str) -> "list[Topic]":
     from tidelog.protocol.errors import UnknownTopicOrPartition  # noqa: PLC0415
 
     wanted = list(dict.fromkeys(names))
+    for name in wanted:
+        if not is_text(name):
+            raise Failure(f"there is no topic {name!r}: no name has such bytes")
     try:
         return await client.admin.describe_topics(*wanted)
     except UnknownTopicOrPartition:

@@ -19,7 +19,8 @@ def yes_option(callback: Callback) -> Callback:
 
 def at_a_terminal() -> bool:
     """Whether somebody reads the question and can answer it."""
-    return sys.stdin.isatty() and sys.stderr.isatty()
+    # A stream that was closed before the start is None.
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
 
 
 def require_consent(ctx: click.Context, would: Iterable[str], *, yes: bool, question: str) -> None:

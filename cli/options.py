@@ -126,10 +126,21 @@ def verbose(ctx: click.Context) -> int:
     return said
 
 
+def is_text(said: str) -> bool:
+    """Whether what was typed is UTF-8: Python lets other bytes pass in disguise, and nothing can be sent so."""
+    try:
+        said.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def key_values(texts: Sequence[str], option: str, ctx: click.Context) -> dict[str, str]:
     """What was said as KEY=VALUE, each key once."""
     found: dict[str, str] = {}
     for text in texts:
+        if not is_text(text):
+            raise click.UsageError(f"{option} {text!r} is no UTF-8".strip(), ctx)
         key, equals, value = text.partition("=")
         if not (key and equals):
             raise click.UsageError(f"{option} {text} is no KEY=VALUE".strip(), ctx)

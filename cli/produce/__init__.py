@@ -8,7 +8,15 @@ import click
 from tidelog.cli.asking import Failure, ask
 from tidelog.cli.names import complete_topics
 from tidelog.cli.objects import put
-from tidelog.cli.options import TIMEOUT_S, Verb, connection_options, layout, output_option, timeout_ms
+from tidelog.cli.options import (
+    TIMEOUT_S,
+    Verb,
+    connection_options,
+    is_text,
+    layout,
+    output_option,
+    timeout_ms,
+)
 from tidelog.cli.terminal import Writer, many, size
 
 if TYPE_CHECKING:
@@ -126,8 +134,8 @@ def _headers(ctx: click.Context, texts: Sequence[str]) -> list[tuple[str, bytes]
     found = []
     for text in texts:
         name, equals, value = text.partition("=")
-        if not (name and equals):
-            raise click.UsageError(f"-H {text} is no NAME=VALUE", ctx)
+        if not (name and equals and is_text(name)):
+            raise click.UsageError(f"-H {text!r} is no NAME=VALUE", ctx)
         found.append((name, _bytes(value)))
     return found
 

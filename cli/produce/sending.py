@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from tidelog.cli.asking import known_topics, sentence, settings_of
+from tidelog.cli.consent import at_a_terminal
 from tidelog.cli.names import require_partitions
 from tidelog.cli.produce.lines import Failed, Failures, Line, Lines, TooLong
 from tidelog.cli.terminal import many
@@ -36,6 +37,8 @@ _PIECE: Final = 1 << 18
 _WINDOW: Final = 100_000
 _LAST_S: Final = 5.0
 _PROGRESS_S: Final = 0.5
+_SILENT_S: Final = 3.0
+"""After so long without an acknowledgement whoever waits is told that it is not the program that hangs."""
 _OWN_FAULT: Final = (InvalidRecord, InvalidTimestamp, MessageTooLarge)
 """Errors of one line, which say nothing of the next."""
 
@@ -78,6 +81,8 @@ async def send(ctx: click.Context, client: "Client", wanted: Wanted) -> Tally:
     if wanted.acks is not None:
         settings["acks"] = wanted.acks
     said = {key.replace("_", "."): value for key, value in settings_of(ctx, ProducerConfig, None).items()}
+    if wanted.file is None and sys.stdin is None:
+        raise click.UsageError("there is no stdin: name a FILE", ctx)
     fd = sys.stdin.fileno() if wanted.file is None else os.open(wanted.file, os.O_RDONLY | os.O_CLOEXEC)
     try:
         async with client.producer(config=settings | said) as producer:
@@ -100,12 +105,13 @@ class _Sending:
         """Lines that were accepted and are not known to be written: number, size, delivery."""
         self._records = self._size = 0
         self._stopped = False
-        self._progress = _Progress()
+        self._progress = _Progress(asks=wanted.file is None)
 
     async def run(self) -> Tally:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         interrupted = False
+        silence = asyncio.create_task(self._tell_of_silence())
         try:
             await self._read()
             await self._settle(0)
@@ -115,6 +121,8 @@ class _Sending:
                 async with asyncio.timeout(_LAST_S):
                     await self._settle(0)
             self._settle_rest("interrupted before it was acknowledged; it may be written")
+        finally:
+            silence.cancel()
         seconds = loop.time() - began_s
         self._progress.end()
         self._tell(self._failures.end())
@@ -179,6 +187,21 @@ class _Sending:
             self._collect()
             self._progress.show(self._records)
 
+    async def _tell_of_silence(self) -> None:
+        told = known = -1
+        while True:
+            await asyncio.sleep(_SILENT_S)
+            self._collect()
+            if self._unsure and self._records == known != told:
+                told = known
+                self._progress.end()
+                click.echo(
+                    f"nothing was acknowledged for {_SILENT_S:g} s; {many(len(self._unsure), 'line waits', 'lines wait')}, for "
+                    f"{self._wanted.delivery_ms / 1000:g} s at most: `tidelog cluster health` says what is wrong",
+                    err=True,
+                )
+            known = self._records
+
     def _settle_rest(self, cause: str) -> None:
         self._collect()
         for number, _, delivery in self._unsure:
@@ -212,12 +235,13 @@ class _Sending:
 class _Progress:
     """A line at a terminal that says how far it is; not where somebody types the lines."""
 
-    def __init__(self) -> None:
-        self._wanted = sys.stderr.isatty() and not sys.stdin.isatty()
+    def __init__(self, *, asks: bool) -> None:
+        typed = asks and at_a_terminal()
+        self._wanted = sys.stderr.isatty() and not typed
         self._loop = asyncio.get_running_loop()
         self._began_s = self._shown_s = self._loop.time()
         self._shown = False
-        if sys.stdin.isatty() and sys.stderr.isatty():
+        if typed:
             click.echo("a record per line; Ctrl-D ends", err=True)
 
     def show(self, records: int) -> None:
@@ -261,7 +285,7 @@ async def _readable(fd: int) -> bool:
 
     try:
         loop.add_reader(fd, there_is)
-    except PermissionError:
+    except OSError:
         return False
     try:
         await ready

@@ -11,6 +11,7 @@ from tidelog.cli.options import (
     CHANGE_TIMEOUT_S,
     Verb,
     connection_options,
+    is_text,
     key_values,
     layout,
     output_option,
@@ -67,6 +68,9 @@ def create(
     asked = layout(ctx, "text", "json", "kafka")
     settings = key_values(configs, "-c", ctx)
     names = list(dict.fromkeys(topics))
+    for name in names:
+        if not is_text(name):
+            raise click.UsageError(f"{name!r} cannot be the name of a topic", ctx)
 
     async def work(client: "Client") -> "list[CreatedTopic | TidelogError]":
         import asyncio  # noqa: PLC0415 -- a help page must not pay for it

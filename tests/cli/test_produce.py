@@ -124,7 +124,7 @@ def test_json_says_what_was_written(produce: Produce, one_broker: Serving) -> No
     [
         (["-k", "a", "-K", ":"], 2, "-k and -K are two ways to give keys"),
         (["-K", ""], 2, "-K: the separator must be at least one character"),
-        (["-H", "h"], 2, "-H h is no NAME=VALUE"),
+        (["-H", "h"], 2, "-H 'h' is no NAME=VALUE"),
         (["-p", "7"], 2, "there is no partition 7"),
         (["--acks", "2"], 2, "--acks"),
         (["-X", "linger.mss=1"], 2, "the nearest is linger.ms"),
@@ -197,6 +197,28 @@ def test_without_a_stdin_nothing_is_written(one_broker: Serving) -> None:
     words = [sys.executable, "-m", "tidelog", "produce", one_broker.topic(), "-b", one_broker.bootstrap]
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.split(" written")[0]) == (0, "0 records")
+
+
+def test_who_waits_for_a_broker_is_told_so_and_nothing_is_lost() -> None:
+    with serving(1) as cluster:
+        name = cluster.topic()
+        with running(cluster.bootstrap, name) as process:
+            assert process.stdin is not None
+            assert process.stderr is not None
+            process.stdin.write(b"one\n")
+            process.stdin.flush()
+            until(lambda: len(records(cluster, name)) == 1, "the first line is written")
+            cluster.run(cluster.cluster.pause(1))
+            process.stdin.write(b"two\n")
+            process.stdin.flush()
+            assert process.stderr.readline() == (
+                b"nothing was acknowledged for 3 s; 1 line waits, for 120 s at most: `tidelog cluster health` says what is "
+                b"wrong\n"
+            )
+            cluster.run(cluster.cluster.resume(1))
+            _, err = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 0
+        assert err.decode().startswith(f"2 records written to {name}")
 
 
 def test_lines_that_no_broker_takes_any_more_are_all_accounted_for() -> None:

@@ -66,6 +66,8 @@ def test_a_dry_run_says_what_would_be_made_and_makes_nothing(topic: Topic) -> No
         (["x", "-c", "retention.ms"], 2, "-c retention.ms is no KEY=VALUE"),
         (["x", "-c", "a=1", "-c", "a=2"], 2, "-c a is given twice"),
         (["x", "-p", "0"], 2, "-p"),
+        (["\udcff"], 2, "'\\udcff' cannot be the name of a topic"),
+        (["x", "-c", "retention.ms=\udcff"], 2, "is no UTF-8"),
         ([], 2, "Missing argument"),
     ],
 )
@@ -130,6 +132,11 @@ def test_an_unknown_topic_names_the_nearest_that_there_is(topic: Topic) -> None:
         ran = topic(*words)
         assert (ran.code, ran.out) == (1, "")
         assert ran.err == "error: there is no topic 'paymnets'; the nearest is payments\n"
+
+
+def test_a_name_that_is_no_text_is_no_topic(topic: Topic) -> None:
+    ran = topic("describe", "\udcff")
+    assert (ran.code, ran.err) == (1, "error: there is no topic '\\udcff': no name has such bytes\n")
 
 
 # ── change ────────────────────────────────────────────────────────────────────────────────────────────
