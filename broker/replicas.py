@@ -12,7 +12,7 @@ What it keeps true (docs/REPLICATION.md; D8, D9, I-26, I-37):
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from tidelog.broker.leadership import Surroundings
 from tidelog.broker.partition import Partition
@@ -23,6 +23,7 @@ from tidelog.replication.delayed import Delayed, Operation
 from tidelog.replication.sessions import FetchSessions, Place
 from tidelog.storage.data_directory import DataDirectory
 from tidelog.storage.files import NoRoom
+from tidelog.storage.making import Making
 
 States: TypeAlias = Mapping[Place, tuple[str, PartitionState]]
 """Partitions as the cluster has decided on them, with their topics' names."""
@@ -38,7 +39,13 @@ class Missing:
     for_good: bool = False
     """Only a restart can mend it."""
     soon: bool = False
-    """It waits for no more than the end of a flush: not worth telling the controller."""
+    """It waits for no more than some flushes: not worth telling the controller."""
+    making: Making | None = None
+    """Its log is being made, beside others."""
+
+
+AT_ONCE: Final = 4
+"""So many logs are made where they are needed; of more, all are made in a worker thread."""
 
 
 class Replicas:
@@ -52,6 +59,7 @@ class Replicas:
         run_soon: Callable[[], None],
         propose_soon: Callable[[], None],
         wake_at: Callable[[int], None],
+        make_soon: Callable[[], None] | None = None,
     ) -> None:
         self.data = data
         self.around = around
@@ -77,6 +85,11 @@ class Replicas:
         self._run_soon = run_soon
         self._wake_at = wake_at
         self._propose_soon = propose_soon
+        self._make_soon = make_soon
+        self._to_make: dict[TopicPartition, Place] = {}
+        """Logs that `begin_making` takes next."""
+        self._being_made: set[TopicPartition] = set()
+        """Names that a worker thread is busy with."""
 
     # ── what the cluster decides ──────────────────────────────────────────────────────────────────
 
@@ -88,6 +101,12 @@ class Replicas:
         for place in changed:
             if place not in mine:
                 self._leave(place)
+        if self._make_soon is not None:
+            new = [place for place in mine if self._needs_a_log(place, mine[place][0])]
+            for place in new if len(new) > AT_ONCE else ():
+                self._make_later(place, *mine.pop(place))
+            if self._to_make:
+                self._make_soon()
         for leading in (True, False):
             for place, (topic, state) in mine.items():
                 if (state.leader == self.around.me) is leading:
@@ -96,6 +115,9 @@ class Replicas:
     def _adopt_one(self, place: Place, topic: str, state: PartitionState, now_ms: int, wall_ms: int) -> None:
         partition = self.partitions.get(place)
         if partition is None:
+            if self._is_being_made(place):
+                self.missing[place].state = state
+                return
             self.missing[place] = Missing(topic, state, "its log is being made")
             partition = self._host(place, TopicPartition(topic, state.index), wall_ms)
             if partition is None:
@@ -113,7 +135,7 @@ class Replicas:
         A log of another topic is set aside; one that is on its way out goes first.
         """
         missing = self.missing[place]
-        if name in self._leaving:
+        if name in self._leaving or name in self._being_made:
             missing.why, missing.soon = "the log that had its name is being flushed", True
             return None
         if name in self.data.report.offline and not self.data.open_again(name, wall_ms):
@@ -133,6 +155,69 @@ class Replicas:
         except OSError as error:
             self.data.halt(f"make the log of {name}", error)
         return Partition(name, log, self.data.high_watermark(name))
+
+    # ── many new logs ─────────────────────────────────────────────────────────────────────────────
+
+    def _needs_a_log(self, place: Place, topic: str) -> bool:
+        name = TopicPartition(topic, place[1])
+        here = place in self.partitions or name in self.data.logs or name in self.data.report.offline
+        return not here
+
+    def _is_being_made(self, place: Place) -> bool:
+        missing = self.missing.get(place)
+        if missing is None:
+            return False
+        return missing.making is not None or TopicPartition(missing.topic, place[1]) in self._to_make
+
+    def _make_later(self, place: Place, topic: str, state: PartitionState) -> None:
+        name = TopicPartition(topic, place[1])
+        if self._is_being_made(place):
+            self.missing[place].state = state
+            return
+        self.missing[place] = Missing(topic, state, "its log is being made", soon=True)
+        self._to_make[name] = place
+
+    def begin_making(self, most: int) -> list[Making]:
+        """The next logs to be made (`making.run`), with nothing in their way: others are left to `probe`."""
+        begun: list[Making] = []
+        while self._to_make and len(begun) < most:
+            name, place = next(iter(self._to_make.items()))
+            del self._to_make[name]
+            missing = self.missing.get(place)
+            if missing is None:
+                continue
+            in_the_way = (self.data.logs, self.data.report.offline, self._leaving, self._being_made)
+            if any(name in others for others in in_the_way):
+                continue
+            try:
+                missing.making = self.data.begin_making(name, place[0])
+            except (NoRoom, StorageError) as error:
+                missing.why, missing.soon = f"its log could not be made: {error}", False
+                continue
+            self._being_made.add(name)
+            begun.append(missing.making)
+        return begun
+
+    def made(self, making: Making, now_ms: int, wall_ms: int) -> Partition | None:
+        """That directory is there, or why it is not is known. The partition, if it is served from now on."""
+        place = making.topic_id, making.partition.partition
+        self._being_made.discard(making.partition)
+        missing = self.missing.get(place)
+        if missing is None or missing.making is not making:
+            self.data.discard(making)  # it has left meanwhile
+            return None
+        missing.making = None
+        if isinstance(making.error, NoRoom):
+            missing.why, missing.soon = f"its log could not be made: {making.error}", False
+            self.data.discard(making)
+            return None
+        if making.error is not None:
+            self.data.halt(f"make the log of {making.partition}", making.error)
+        log = self.data.create(making.partition, making.topic_id, wall_ms, made=True)
+        self.partitions[place] = Partition(making.partition, log, self.data.high_watermark(making.partition))
+        del self.missing[place]
+        self._adopt_one(place, missing.topic, missing.state, now_ms, wall_ms)
+        return self.partitions[place]
 
     def _leave(self, place: Place) -> None:
         self.missing.pop(place, None)
@@ -162,7 +247,7 @@ class Replicas:
             if partition.offline is None:
                 partition.log.probe()
         for place, missing in list(self.missing.items()):
-            if not missing.for_good:
+            if not missing.for_good and not self._is_being_made(place):
                 self._adopt_one(place, missing.topic, missing.state, now_ms, wall_ms)
 
     def offline(self) -> list[Place]:

@@ -37,6 +37,7 @@ from tidelog.storage.files import FULL, Directory, NoRoom
 from tidelog.storage.identity import read_topic_id, write_topic_id
 from tidelog.storage.keeping import Kept
 from tidelog.storage.log import Log
+from tidelog.storage.making import Making
 from tidelog.storage.names import DELETED, STRAY, parse_partition, parted_name, partition_name
 from tidelog.storage.open_segments import OpenSegments
 from tidelog.storage.recovery import Checkpointed, Findings, Opening
@@ -213,8 +214,30 @@ class DataDirectory:
 
     # ── making and removing ───────────────────────────────────────────────────────────────────────
 
-    def create(self, partition: TopicPartition, topic_id: TopicId, now_ms: int) -> Log:
-        """A new, empty log; durable when this returns."""
+    def begin_making(self, partition: TopicPartition, topic_id: TopicId) -> Making:
+        """The first step to a new log, where many are made: the next is `making.run`, in a worker thread."""
+        self._forget(partition)
+        return Making(partition, topic_id)
+
+    def create(self, partition: TopicPartition, topic_id: TopicId, now_ms: int, *, made: bool = False) -> Log:
+        """A new, empty log; durable when this returns. `made`: its directory is, by `making.run`."""
+        if not made:
+            self._forget(partition)
+        name = partition_name(partition)
+        directory = self.directory.directory(name, create=True)
+        if not made:
+            self.directory.flush()
+            write_topic_id(directory, topic_id)
+        self._partitions[directory.path] = partition
+        opening = Opening(directory, self._config, self, Checkpointed(clean=made))
+        for _ in opening.steps(now_ms):
+            pass
+        self.logs[partition] = opening.log
+        self.topic_ids[partition] = topic_id
+        return opening.log
+
+    def _forget(self, partition: TopicPartition) -> None:
+        """A new log inherits nothing."""
         assert partition not in self.logs, partition
         assert partition not in self.report.offline, f"{partition} is here and could not be opened"
         name = partition_name(partition)
@@ -223,16 +246,10 @@ class DataDirectory:
         self._high_watermarks.pop(partition, None)
         for checkpoint in self._checkpoints.values():
             checkpoint.forget(partition)
-        directory = self.directory.directory(name, create=True)
-        self.directory.flush()
-        write_topic_id(directory, topic_id)
-        self._partitions[directory.path] = partition
-        opening = Opening(directory, self._config, self, Checkpointed())
-        for _ in opening.steps(now_ms):
-            pass
-        self.logs[partition] = opening.log
-        self.topic_ids[partition] = topic_id
-        return opening.log
+
+    def discard(self, making: Making) -> None:
+        """It is not wanted any more: remove what was made of it."""
+        self.directory.remove_directory(partition_name(making.partition))
 
     def remove(self, partition: TopicPartition) -> str:
         """Take a log out of service; the answer is the name to `destroy` when it is convenient."""

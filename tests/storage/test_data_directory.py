@@ -11,6 +11,7 @@ import pytest
 from tests.storage.logs import SMALL, Halted, batch, contents
 from tidelog.protocol.errors import InvalidTopic, StorageError
 from tidelog.protocol.types import TopicPartition
+from tidelog.storage import making
 from tidelog.storage.checkpoints import HIGH_WATERMARKS, OFFSET_CHECKPOINTS, RECOVERY_POINTS
 from tidelog.storage.crashes import CrashKind, Life
 from tidelog.storage.data_directory import DataDirectory
@@ -435,3 +436,47 @@ def test_a_crash_anywhere_in_a_life_leaves_a_directory_that_opens(crash: type[Cr
         else:
             break
     assert nth > 60
+
+
+@pytest.mark.parametrize("crash", [Killed, PowerCut])
+def test_a_crash_while_many_logs_are_made_leaves_whole_ones_and_none(crash: type[Crash]) -> None:
+    """Each is there with its topic id and can be served, or its directory goes: nothing is ever a stray."""
+    nth = 0
+    wanted = {TopicPartition("many", index): ID for index in range(3)}
+    while True:
+        nth += 1
+        node = Node(nth)
+        node.fill(ORDERS, 3)
+        node.disk.crash_at(nth, crash=crash)
+        try:
+            begun = [node.data.begin_making(partition, topic_id) for partition, topic_id in wanted.items()]
+            making.run(node.data.directory, begun)
+            for each in begun:
+                assert each.error is None
+                log = node.data.create(each.partition, each.topic_id, 0, made=True)
+                log.append(batch(), 0, now_ms=0)
+        except Crash:
+            node.boot = "boot 1" if crash is Killed else "boot 2"
+            data = node.start()
+            assert (data.report.stray, data.report.offline) == ([], {}), f"operation {nth}"
+            assert all(found.damage == [] for found in data.report.found.values()), f"operation {nth}"
+            for partition, topic_id in wanted.items():
+                assert data.topic_ids.get(partition, topic_id) == topic_id
+                if partition not in data.logs:
+                    data.create(partition, topic_id, now_ms=0)
+        else:
+            break
+    assert nth > 15
+
+
+def test_a_made_log_inherits_nothing_of_an_earlier_one(node: Node) -> None:
+    node.fill(ORDERS, 12)
+    node.data.logs[ORDERS].flush()
+    node.data.write_recovery_points().run()
+    node.data.destroy(node.data.remove(ORDERS))
+    begun = [node.data.begin_making(ORDERS, OTHER_ID)]
+    making.run(node.data.directory, begun)
+    node.kill_and_start()
+    assert node.data.report.found[ORDERS].damage == []
+    assert node.data.topic_ids[ORDERS] == OTHER_ID
+    assert node.data.logs[ORDERS].end_offset == 0
