@@ -2,15 +2,29 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidelog.broker.fetcher import FetchSettings
 from tidelog.broker.flusher import FlushSettings
 from tidelog.controller.snapshots import SnapshotConfig
 from tidelog.protocol.errors import InvalidConfig
 from tidelog.protocol.limits import DEFAULT, Limits
+from tidelog.protocol.messages.shapes import LISTENERS_MAX
 from tidelog.protocol.types import BrokerId
 from tidelog.storage.config import LogConfig
+
+
+class OtherListener(NamedTuple):
+    """Another address on which a broker listens, for those to whom the first one means nothing (ADR 102)."""
+
+    name: str
+    """A client that comes in by it is told where the listeners of this name are."""
+    host: str
+    """Where it listens."""
+    port: int
+    """Where it listens; 0 takes a free one."""
+    advertise: tuple[str, int] | None = None
+    """What it tells others of where it is; None: the address really bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +41,8 @@ class BrokerConfig:
     """Where it listens; 0 takes a free port."""
     advertise: tuple[str, int] | None = None
     """What it tells others of where it is; port 0: the one that it listens on. None: the address really bound."""
+    other_listeners: tuple[OtherListener, ...] = ()
+    """Where it listens as well; brokers use the first address."""
     rack: str = ""
     """Where it stands: replicas are spread over racks, and consumers read nearby."""
     broker_heartbeat_interval_ms: int = 2000
@@ -55,6 +71,10 @@ class BrokerConfig:
     def __post_init__(self) -> None:
         if not self.controllers:
             raise InvalidConfig("controllers: at least one must be named")
+        if len(self.other_listeners) > LISTENERS_MAX:
+            raise InvalidConfig(
+                f"listeners: {len(self.other_listeners)} besides the first, at most {LISTENERS_MAX} may be"
+            )
         if self.broker_heartbeat_interval_ms * 3 > self.broker_session_timeout_ms:
             raise InvalidConfig(
                 f"broker.heartbeat.interval.ms={self.broker_heartbeat_interval_ms}: three of them must fit into "

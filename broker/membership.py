@@ -29,6 +29,7 @@ from tidelog.protocol.errors import (
 from tidelog.protocol.messages import (
     BrokerHeartbeat,
     BrokerHeartbeatReply,
+    ListenerEndpoint,
     PartitionIndex,
     RegisterBroker,
     RegisterBrokerReply,
@@ -73,12 +74,12 @@ class Membership:
 
     # ── coming ────────────────────────────────────────────────────────────────────────────────────
 
-    async def register(self, host: str, port: int) -> bytes:
-        """Be known to the controller as this process at that address, however long it takes. Answers which cluster."""
+    async def register(self, host: str, port: int, listeners: tuple[ListenerEndpoint, ...] = ()) -> bytes:
+        """Be known to the controller as this process at these addresses, however long it takes. Answers which cluster."""
         while True:
             try:
                 reply = await self._observer.call(
-                    lambda epoch: self._registration(epoch, host, port), _REGISTER_MS
+                    lambda epoch: self._registration(epoch, host, port, listeners), _REGISTER_MS
                 )
             except RequestTimedOut as error:
                 logger.info("broker.not_registered reason=%s", error)
@@ -97,7 +98,9 @@ class Membership:
             logger.warning("broker.not_registered reason=%s", refusal)
             await asyncio.sleep(self._rng.uniform(0.5, 1.0))
 
-    def _registration(self, quorum_epoch: Epoch, host: str, port: int) -> RegisterBroker:
+    def _registration(
+        self, quorum_epoch: Epoch, host: str, port: int, listeners: tuple[ListenerEndpoint, ...]
+    ) -> RegisterBroker:
         identity, life = self._identity, self._life
         return RegisterBroker(
             self._config.broker_id,
@@ -112,6 +115,7 @@ class Membership:
             life.broker_epoch,
             life.incarnation_ids,
             life.start,
+            listeners,
         )
 
     # ── staying ───────────────────────────────────────────────────────────────────────────────────

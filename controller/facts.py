@@ -23,11 +23,13 @@ from msgspec import Meta, Struct
 from tidelog.protocol.batch import read_header
 from tidelog.protocol.errors import UnsupportedFormat
 from tidelog.protocol.messages.shapes import (
+    LISTENERS,
     BrokerEpoch,
     BrokerId,
     Epoch,
     Flag,
     Index,
+    ListenerEndpoint,
     Name,
     Number,
     Port,
@@ -90,16 +92,19 @@ class BrokerRegistered(Fact, frozen=True, tag=2):
     """The disk that it has come with."""
 
     host: Name
-    """The host that it advertises."""
+    """The host that it advertises to brokers, and to clients that come in where brokers do."""
 
     port: Port
-    """The port that it advertises."""
+    """The port that it advertises to them."""
 
     rack: Name = ""
     """Where it stands; empty: it does not say."""
 
     start: Number = 0
     """Which start of a process on that disk it is, counted from 1; 0: it does not count."""
+
+    listeners: Annotated[tuple[ListenerEndpoint, ...], LISTENERS] = ()
+    """Where those are told to find it who come in by its other listeners."""
 
 
 class BrokerChanged(Fact, frozen=True, tag=3):

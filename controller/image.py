@@ -48,6 +48,7 @@ from tidelog.controller.facts import (
 )
 from tidelog.protocol.batch import read_header
 from tidelog.protocol.errors import InconsistentMetadata, UnsupportedFormat
+from tidelog.protocol.messages.shapes import ListenerEndpoint
 from tidelog.protocol.types import NO_BROKER, NO_EPOCH, BrokerId, Buffer, Epoch, Offset, TopicId
 
 K = TypeVar("K")
@@ -132,6 +133,8 @@ class BrokerState:
     """Replicas that it cannot serve."""
     start: int = 0
     """Which start of a process on its disk this is; an earlier one is never registered after it (ADR 74)."""
+    listeners: tuple[ListenerEndpoint, ...] = ()
+    """Its other listeners, as those who come in by them are told (ADR 102)."""
 
 
 class TopicState(NamedTuple):
@@ -311,9 +314,7 @@ class Image:
         apply = self.apply  # looked up once: that costs as much as many a fact
         for offset, fact in enumerate(decode_facts(batch), header.base_offset):
             if isinstance(fact, BrokerRegistered) and fact.broker_epoch != offset:
-                raise InconsistentMetadata(
-                    f"offset {offset} registers a broker under epoch {fact.broker_epoch}"
-                )
+                raise InconsistentMetadata(f"offset {offset} registers a broker as of {fact.broker_epoch}")
             apply(fact)
             if offset % FACTS_PER_STEP == 0:
                 yield
@@ -400,6 +401,7 @@ class Image:
             fact.port,
             fact.rack,
             start=fact.start,
+            listeners=fact.listeners,
         )
         self._seen.brokers.append(fact.broker_id)
 
@@ -580,6 +582,7 @@ def _registration(broker: BrokerState) -> BrokerRegistered:
         broker.port,
         broker.rack,
         broker.start,
+        broker.listeners,
     )
 
 

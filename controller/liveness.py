@@ -231,6 +231,7 @@ def register(
         request.port,
         request.rack,
         request.start,
+        request.listeners,
     )
     return Registration([*facts, registered], epoch)
 
@@ -250,6 +251,15 @@ def _check(image: Image, request: RegisterBroker) -> None:
     if request.broker_id < 0 or not request.host or not request.port:
         raise InvalidRegistration(
             f"broker {request.broker_id} at {request.host}:{request.port} cannot be reached"
+        )
+    names = [listener.listener for listener in request.listeners]
+    if (
+        "" in names
+        or len({*names}) < len(names)
+        or not all(each.host and each.port for each in request.listeners)
+    ):
+        raise InvalidRegistration(
+            f"broker {request.broker_id} listens at {request.listeners}: each needs a name of its own, a host and a port"
         )
 
 

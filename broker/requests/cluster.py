@@ -4,6 +4,7 @@ from collections import Counter
 from typing import cast
 
 from tidelog.broker.requests.context import Context
+from tidelog.broker.requests.endpoints import endpoint
 from tidelog.controller.image import BrokerState
 from tidelog.protocol.io import Incoming
 from tidelog.protocol.messages import BrokerDescribed, DescribeCluster, DescribeClusterReply
@@ -22,7 +23,7 @@ def describe_cluster(context: Context, incoming: Incoming) -> None:
             metadata_offset=image.end_offset,
             quorum_epoch=context.quorum_epoch(),
             brokers=tuple(
-                _broker(image.brokers[number], leads[number], keeps[number])
+                _broker(image.brokers[number], incoming, leads[number], keeps[number])
                 for number in sorted(image.brokers)
             ),
             topics=len(image.topics),
@@ -35,11 +36,10 @@ def describe_cluster(context: Context, incoming: Incoming) -> None:
     )
 
 
-def _broker(state: BrokerState, leads: int, keeps: int) -> BrokerDescribed:
+def _broker(state: BrokerState, incoming: Incoming, leads: int, keeps: int) -> BrokerDescribed:
     return BrokerDescribed(
         state.id,
-        state.host,
-        state.port,
+        *endpoint(state, incoming),
         state.rack,
         state.epoch,
         state.fenced,

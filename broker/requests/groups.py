@@ -15,6 +15,7 @@ from tidelog.broker.groups.image import Group
 from tidelog.broker.groups.lag import Ends
 from tidelog.broker.groups.records import GROUPS_TOPIC, Place
 from tidelog.broker.requests.context import Context
+from tidelog.broker.requests.endpoints import endpoint
 from tidelog.protocol.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
@@ -177,7 +178,7 @@ def find_coordinator(coordinator: Coordinator, context: Context, incoming: Incom
     """Who coordinates groups; the topic is made when it is asked for the first time (DECISIONS 19)."""
     request = cast("FindCoordinator", incoming.message)
     if GROUPS_TOPIC in context.image.topic_ids:
-        incoming.reply(_found(coordinator, context, request))
+        incoming.reply(_found(coordinator, context, incoming))
         return
     settings = coordinator.settings
     topic = NewTopic(
@@ -195,7 +196,7 @@ def find_coordinator(coordinator: Coordinator, context: Context, incoming: Incom
         return CreateTopics((topic,), timeout_ms=request.timeout_ms, quorum_epoch=quorum_epoch)
 
     def told(answer: Reply | TidelogError) -> None:
-        incoming.reply(_found(coordinator, context, request, _why_not(answer)))
+        incoming.reply(_found(coordinator, context, incoming, _why_not(answer)))
 
     context.ask_controller(build, request.timeout_ms, told)
 
@@ -216,12 +217,17 @@ def _why_not(answer: Reply | TidelogError) -> str:
 
 
 def _found(
-    coordinator: Coordinator, context: Context, request: FindCoordinator, why_not: str = ""
+    coordinator: Coordinator, context: Context, incoming: Incoming, why_not: str = ""
 ) -> FindCoordinatorReply:
-    return FindCoordinatorReply(tuple(_found_one(coordinator, context, key, why_not) for key in request.keys))
+    keys = cast("FindCoordinator", incoming.message).keys
+    return FindCoordinatorReply(
+        tuple(_found_one(coordinator, context, key, incoming, why_not) for key in keys)
+    )
 
 
-def _found_one(coordinator: Coordinator, context: Context, key: str, why_not: str) -> FoundCoordinator:
+def _found_one(
+    coordinator: Coordinator, context: Context, key: str, incoming: Incoming, why_not: str
+) -> FoundCoordinator:
     place = coordinator.place_of(key)
     known = context.image.partitions.get(place) if place is not None else None
     broker = context.image.brokers.get(known.leader) if known is not None else None
@@ -229,7 +235,8 @@ def _found_one(coordinator: Coordinator, context: Context, key: str, why_not: st
         fact = why_not or f"{GROUPS_TOPIC} is being made, or the partition that holds {key!r} has no leader"
         error = CoordinatorNotAvailable(fact)
         return FoundCoordinator(key, error.code, str(error))
-    return FoundCoordinator(key, broker_id=broker.id, host=broker.host, port=broker.port)
+    host, port = endpoint(broker, incoming)
+    return FoundCoordinator(key, broker_id=broker.id, host=host, port=port)
 
 
 # ── operators ─────────────────────────────────────────────────────────────────────────────────────────

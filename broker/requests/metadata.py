@@ -3,6 +3,7 @@
 from typing import cast
 
 from tidelog.broker.requests.context import Context
+from tidelog.broker.requests.endpoints import endpoint
 from tidelog.controller.image import Image, PartitionState, TopicState
 from tidelog.protocol.errors import LeaderNotAvailable, UnknownTopicId, UnknownTopicOrPartition
 from tidelog.protocol.io import Incoming
@@ -17,7 +18,7 @@ from tidelog.protocol.types import NO_BROKER, BrokerId
 
 
 def metadata(context: Context, incoming: Incoming) -> None:
-    """Describe the brokers that are alive, and the topics that are asked for."""
+    """Describe the brokers that are alive, at the addresses of the listener that asks, and the topics that are asked for."""
     request, image = cast("Metadata", incoming.message), context.image
     if request.all_topics:
         topics = [_topic(image, topic) for topic in image.topics.values()]
@@ -29,7 +30,7 @@ def metadata(context: Context, incoming: Incoming) -> None:
             cluster_id=image.cluster_id.hex() if image.cluster_id is not None else "",
             metadata_offset=image.end_offset,
             brokers=tuple(
-                BrokerEndpoint(broker.id, broker.host, broker.port, broker.rack)
+                BrokerEndpoint(broker.id, *endpoint(broker, incoming), broker.rack)
                 for broker in image.brokers.values()
                 if not broker.fenced
             ),

@@ -98,8 +98,10 @@ Handler = Callable[[Incoming], None]
 class ServerConnection(asyncio.BufferedProtocol):
     """One peer that has connected to us."""
 
-    def __init__(self, listener: "Listener", handler: Handler, bounds: Bounds) -> None:
+    def __init__(self, listener: "Listener", handler: Handler, bounds: Bounds, came_in_by: str = "") -> None:
         self._listener = listener
+        self.came_in_by = came_in_by
+        """The name of the address that it came to; empty: the first, which brokers use as well."""
         self._handler = handler
         self._bounds = bounds
         self._loop = asyncio.get_running_loop()
@@ -450,7 +452,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
 
 class Listener:
-    """An open port and the connections that came in by it."""
+    """An open port, or several, and the connections that came in by them."""
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
@@ -461,28 +463,36 @@ class Listener:
         self._received_bytes = self._sent_bytes = 0
         self.closed = False
         self._loop = asyncio.get_running_loop()
-        self._server: asyncio.AbstractServer
+        self._handler: Handler
+        self._servers: list[asyncio.AbstractServer] = []
         self._timer: asyncio.TimerHandle | None = None
         self._empty: asyncio.Future[None] | None = None
 
     async def open(self, host: str, port: int, handler: Handler) -> None:
         """Begin to listen; port 0 takes a free one."""
+        self._handler = handler
+        self.host, self.port = await self.also("", host, port)
+        self._sweep()
+
+    async def also(self, name: str, host: str, port: int) -> tuple[str, int]:
+        """Listen there as well: connections know the name that they came in by. Answers what was really bound."""
         try:
             server = await self._loop.create_server(
-                lambda: ServerConnection(self, handler, self.bounds), host, port
+                lambda: ServerConnection(self, self._handler, self.bounds, name), host, port
             )
         except OSError as error:
             raise ConnectionFailed(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
-        self._server = server
-        self.host, self.port = server.sockets[0].getsockname()[:2]
-        self._sweep()
+        self._servers.append(server)
+        bound_host, bound_port = server.sockets[0].getsockname()[:2]
+        return bound_host, bound_port
 
     def close(self) -> None:
         """Accept nobody any more, and end the connections once what was answered has been sent."""
         if self.closed:
             return
         self.closed = True
-        self._server.close()
+        for server in self._servers:
+            server.close()
         for connection in list(self.connections):
             connection.close()
         self._end_if_empty()
@@ -495,12 +505,12 @@ class Listener:
 
     @property
     def received_bytes(self) -> int:
-        """All that has come in by this port."""
+        """All that has come in by these ports."""
         return self._received_bytes + sum(connection.received_bytes for connection in self.connections)
 
     @property
     def sent_bytes(self) -> int:
-        """All that was handed to the kernel to go out by it."""
+        """All that was handed to the kernel to go out by them."""
         return self._sent_bytes + sum(connection.outbox.sent_bytes for connection in self.connections)
 
     def lost(self, connection: ServerConnection) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar
 
 from tidelog.protocol.messages.shapes import (
     ENTRIES,
+    LISTENERS,
     BrokerEpoch,
     BrokerId,
     CrashCode,
@@ -18,6 +19,7 @@ from tidelog.protocol.messages.shapes import (
     ErrorCode,
     Flag,
     Index,
+    ListenerEndpoint,
     Milliseconds,
     Name,
     Number,
@@ -75,10 +77,10 @@ class RegisterBroker(Request, frozen=True, tag=97):
     """Its disk. Whoever has it has its lock too, so any older process on it is dead."""
 
     host: Name
-    """The host that it advertises."""
+    """The host that it advertises to brokers, and to clients that come in where brokers do."""
 
     port: Port
-    """The port that it advertises."""
+    """The port that it advertises to them."""
 
     rack: Name = ""
     """Where it stands; empty: it does not say."""
@@ -97,6 +99,9 @@ class RegisterBroker(Request, frozen=True, tag=97):
 
     start: Number = 0
     """Which start of a process on this disk it is, counted from 1: an earlier one than is registered is refused."""
+
+    listeners: Annotated[tuple[ListenerEndpoint, ...], LISTENERS] = ()
+    """Where those are told to find it who come in by its other listeners; each name once."""
 
 
 class BrokerHeartbeatReply(Reply, frozen=True, tag=98):

@@ -129,6 +129,26 @@ class PartitionIndex(Entry, frozen=True):
     """The partition's number in the topic."""
 
 
+LISTENERS_MAX: Final = 16
+
+
+class ListenerEndpoint(Entry, frozen=True):
+    """Where a broker is reached by those who come in by a listener of that name."""
+
+    listener: Name
+    """The listener."""
+
+    host: Name
+    """The host that is advertised to them."""
+
+    port: Port
+    """The port that is advertised to them."""
+
+
+LISTENERS: Final = Meta(max_length=LISTENERS_MAX)
+"""`Annotated[tuple[ListenerEndpoint, ...], LISTENERS]`: a list of at most 16."""
+
+
 class EpochEnd(Entry, frozen=True):
     """Where an epoch ends in a log."""
 

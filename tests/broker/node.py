@@ -79,6 +79,7 @@ class Caller:
     """A connection, as handlers see it."""
 
     context: Any = None
+    came_in_by = ""
 
 
 class Asked:
@@ -250,9 +251,11 @@ class Node:
         *,
         one_way: bool = False,
         behind: Asked | None = None,
+        came_in_by: str = "",
     ) -> Asked:
         """`behind`: on the connection of something that was asked before."""
         asked = Asked(message, attachment, one_way=one_way)
+        asked.connection.came_in_by = came_in_by
         if behind is not None:
             asked.connection = behind.connection
         HANDLERS[type(message)](self.context, cast("Incoming", asked))

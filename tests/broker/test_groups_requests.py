@@ -1,5 +1,6 @@
 """A broker that coordinates groups: loaded from its log, served when committed, and given up with its leadership."""
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -37,6 +38,7 @@ from tidelog.protocol.messages import (
     FetchReply,
     FindCoordinator,
     GroupHeartbeat,
+    ListenerEndpoint,
     ListGroups,
     ListOffsetsReply,
     OffsetCommit,
@@ -95,8 +97,9 @@ class Desk(Node):
         while self.coordinator.load_some():
             pass
 
-    def put(self, message: Request) -> Asked:
+    def put(self, message: Request, came_in_by: str = "") -> Asked:
         asked = Asked(message)
+        asked.connection.came_in_by = came_in_by
         self.handlers[type(message)](self.context, cast("Any", asked))
         self.turn()
         return asked
@@ -345,6 +348,15 @@ def test_any_broker_says_who_coordinates() -> None:
     desk = ready()
     (found,) = desk.put(FindCoordinator(("g",))).answer.coordinators
     assert (found.broker_id, found.host, found.port) == (1, "b1", 9092)
+
+
+def test_who_coordinates_is_told_at_the_address_of_the_listener_that_is_asked() -> None:
+    desk = ready()
+    known = desk.image.brokers[BrokerId(1)]
+    outside = ListenerEndpoint("host", "127.0.0.1", 19092)
+    desk.image.brokers[BrokerId(1)] = replace(known, listeners=(outside,))
+    (found,) = desk.put(FindCoordinator(("g",)), came_in_by="host").answer.coordinators
+    assert (found.broker_id, found.host, found.port) == (1, "127.0.0.1", 19092)
 
 
 def test_groups_are_listed_with_their_lag_and_described_with_the_time_of_it() -> None:

@@ -13,6 +13,7 @@ from tidelog.controller.observer import Observer
 from tidelog.protocol.errors import InvalidRegistration
 from tidelog.protocol.messages import (
     BrokerHeartbeatReply,
+    ListenerEndpoint,
     RegisterBroker,
     RegisterBrokerReply,
     Reply,
@@ -71,6 +72,13 @@ async def test_a_registration_says_which_start_it_is_and_who_was_there_since_the
     asked = controller.asked[0]
     assert (asked.start, asked.incarnation_id) == (3, b"\x03" * 16)
     assert asked.incarnation_ids == (b"\x01" * 16, b"\x02" * 16, b"\x03" * 16)
+
+
+async def test_a_registration_says_where_the_other_listeners_are() -> None:
+    controller, outside = Controller(REGISTERED), ListenerEndpoint("outside", "h", 2)
+    await member(controller, life_of(SimulatedDisk(Random(0)), 1)).register("127.0.0.1", 9092, (outside,))
+    (asked,) = controller.asked
+    assert (asked.host, asked.port, asked.listeners) == ("127.0.0.1", 9092, (outside,))
 
 
 async def test_who_has_lost_count_goes_on_above_what_is_registered() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.broker.node import TOPIC_ID, Node
 from tidelog.protocol.errors import LeaderNotAvailable, UnknownTopicId, UnknownTopicOrPartition
-from tidelog.protocol.messages import DescribeCluster, Metadata
+from tidelog.protocol.messages import DescribeCluster, ListenerEndpoint, Metadata
 from tidelog.protocol.types import BrokerId
 
 
@@ -58,6 +58,18 @@ def test_a_replica_on_a_broken_disk_is_offline_and_one_that_will_stop_is_not(nod
 def test_who_has_every_record_outside_the_isr_is_told(node: Node) -> None:
     node.lead(isr=(1,), elr=(2,))
     assert describe(node, all_topics=True).topics[0].partitions[0].elr == (2,)
+
+
+def test_each_is_told_the_addresses_of_the_listener_it_came_in_by(node: Node) -> None:
+    for number, port in ((1, 19092), (2, 19093)):
+        outside = ListenerEndpoint("host", "127.0.0.1", port)
+        inside = node.image.brokers[BrokerId(number)]
+        node.image.brokers[BrokerId(number)] = replace(inside, listeners=(outside,))
+    for asked in (Metadata(all_topics=True), DescribeCluster()):
+        by_the_first = [(broker.host, broker.port) for broker in node.ask(asked).answer.brokers]
+        assert by_the_first == [("b1", 9092), ("b2", 9092), ("b3", 9092)]
+        by_the_other = [(b.host, b.port) for b in node.ask(asked, came_in_by="host").answer.brokers]
+        assert by_the_other == [("127.0.0.1", 19092), ("127.0.0.1", 19093), ("b3", 9092)]
 
 
 def at_a_glance(node: Node) -> Any:

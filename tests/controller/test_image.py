@@ -25,6 +25,7 @@ from tidelog.controller.facts import (
 from tidelog.controller.image import Image, Indexes, PartitionState, flaw_of
 from tidelog.protocol.batch import stamp
 from tidelog.protocol.errors import InconsistentMetadata, UnsupportedFormat
+from tidelog.protocol.messages import ListenerEndpoint
 from tidelog.protocol.types import NO_BROKER, BrokerId
 
 ONE, TWO = ids(1, 2)
@@ -73,6 +74,18 @@ def test_a_new_registration_serves_everything_again() -> None:
     book.say(BrokerChanged(ONE, book.epoch(1), True, False, ((TOPIC, 0),)))
     book.register(1)
     assert book.image.brokers[ONE].offline == frozenset()
+
+
+def test_the_listeners_of_a_registration_are_in_an_image_made_of_facts() -> None:
+    book, outside = Book(), ListenerEndpoint("outside", "h", 2)
+    book.say(
+        BrokerRegistered(ONE, book.image.end_offset, named("p"), named("d"), "h", 1, listeners=(outside,))
+    )
+    loaded = Image()
+    for fact in book.image.facts():
+        loaded.apply(fact)
+    assert loaded.brokers[ONE] == book.image.brokers[ONE]
+    assert loaded.brokers[ONE].listeners == (outside,)
 
 
 def test_what_changed_is_told_once_and_in_order() -> None:

@@ -20,11 +20,12 @@ from tidelog.protocol.errors import (
     StaleBrokerEpoch,
     TidelogError,
 )
-from tidelog.protocol.messages import BrokerHeartbeat, PartitionIndex, RegisterBroker
+from tidelog.protocol.messages import BrokerHeartbeat, ListenerEndpoint, PartitionIndex, RegisterBroker
 from tidelog.protocol.types import NO_BROKER, BrokerId
 from tidelog.storage.crashes import CrashKind
 
 ONE, TWO = ids(1, 2)
+OUTSIDE = ListenerEndpoint("outside", "h", 2)
 SESSION, SILENCE = 9000, 9900
 LEASES = 5000
 """What a controller that was replaced may give away: its fetch time-out, and until it looks at its quorum."""
@@ -131,6 +132,19 @@ def a_broker_that_cannot_be_reached_is_refused(module: Any) -> None:
     for wrong in ({"host": ""}, {"port": 0}, {"broker_id": NO_BROKER}):
         with pytest.raises(InvalidRegistration):
             module.register(Book().image, comes_back(Book(), **wrong), 9, session_is_live=False)
+
+
+def the_other_listeners_are_registered_as_well(module: Any) -> None:
+    book = Book()
+    registers(module, book, listeners=(OUTSIDE,))
+    assert book.image.brokers[ONE].listeners == (OUTSIDE,)
+
+
+def a_listener_that_cannot_be_reached_is_refused(module: Any) -> None:
+    nameless, nowhere = ListenerEndpoint("", "h", 1), ListenerEndpoint("inside", "h", 0)
+    for wrong in ((nameless,), (nowhere,), (OUTSIDE, OUTSIDE)):
+        with pytest.raises(InvalidRegistration, match="a name of its own, a host and a port"):
+            module.register(Book().image, comes_back(Book(), listeners=wrong), 9, session_is_live=False)
 
 
 # ── what the last end cost ────────────────────────────────────────────────────────────────────────────
@@ -422,6 +436,8 @@ RULES: tuple[Callable[[Any], None], ...] = (
     who_is_silent_or_fenced_may_be_replaced,
     a_disk_of_another_cluster_is_refused,
     a_broker_that_cannot_be_reached_is_refused,
+    the_other_listeners_are_registered_as_well,
+    a_listener_that_cannot_be_reached_is_refused,
     a_broker_that_was_unregistered_has_lost_what_it_was_guaranteed_to_have,
     who_has_read_its_registration_is_unfenced,
     who_wants_to_be_fenced_is_and_stays_so,
@@ -477,6 +493,10 @@ BUGS = (
     Bug("the epoch is where the batch begins", "epoch = end_offset + len(facts)", "epoch = end_offset"),
     Bug("the cluster does not matter", 'if request.cluster_id not in {"", cluster_id}:', "if False:"),
     Bug("the address does not matter", "or not request.host or not request.port", ""),
+    Bug("other listeners are not kept", "        request.listeners,\n", ""),
+    Bug("listeners need no names", '"" in names', "False"),
+    Bug("a name is as good as two", "len({*names}) < len(names)", "False"),
+    Bug("listeners need no address", "not all(each.host and each.port", "not all(True"),
     Bug("the disk does not matter", "if known is None or known.directory_id != request.directory_id:", "if known is None:"),
     Bug("whoever is registered does not matter", "if on_record and request.crash_kind in", "if request.crash_kind in"),
     Bug("epochs name a registration", "known.incarnation_id in request.incarnation_ids", "request.prev_broker_epoch == known.epoch"),

@@ -216,3 +216,30 @@ async def test_two_nodes_call_each_other_at_once(node: Node) -> None:
     calls = [connection.call(InitProducerId(), content) for connection in connections for content in contents]
     attached = [content for _, content in await asyncio.gather(*calls)]
     assert attached == contents * 10
+
+
+async def test_whoever_comes_in_by_another_address_is_known_by_its_name() -> None:
+    by: list[str] = []
+
+    def answer(request: Incoming) -> None:
+        by.append(request.connection.came_in_by)
+        request.reply(Welcome())
+
+    listener = await listen("127.0.0.1", 0, answer)
+    _, port = await listener.also("outside", "127.0.0.1", 0)
+    for at in (listener.port, port, listener.port):
+        (await connect("127.0.0.1", at)).close()
+    assert by == ["", "outside", ""]
+    listener.close()
+    await listener.wait_closed()
+    with pytest.raises(ConnectionFailed):
+        await connect("127.0.0.1", port)
+
+
+async def test_another_address_that_is_taken_is_refused_and_the_first_goes_on(node: Node) -> None:
+    listener = await listen("127.0.0.1", 0, lambda request: request.reply(Welcome()))
+    with pytest.raises(ConnectionFailed, match=f"cannot listen on 127.0.0.1:{node.port}"):
+        await listener.also("outside", "127.0.0.1", node.port)
+    (await connect("127.0.0.1", listener.port)).close()
+    listener.close()
+    await listener.wait_closed()
