@@ -1,11 +1,13 @@
 """What a consumer asks, of whom, and what an answer means: positions move by reading only, nothing is skipped."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.client.consuming import FIRST, ID, ONE, SECOND, TWO, Desk, batch, offsets_asked
-from tidelog.client.fetch_sessions import FetchSession
+from tidelog.client.fetch_sessions import FetchSession, Place
 from tidelog.client.records import RecordBatch
 from tidelog.protocol.errors import (
     ConnectionFailed,
@@ -303,7 +305,7 @@ def test_without_a_policy_an_offset_out_of_range_is_an_error() -> None:
 # ── truncation (KIP-320) ──────────────────────────────────────────────────────────────────────────────
 
 
-def reading(**options: str) -> Desk:
+def reading(**options: Any) -> Desk:
     """Five records were read, two more are here; then another leader."""
     desk = Desk(leaders=(1,), **options)
     desk.answer(desk.asked(), batch(0, 5) + batch(5, 2))
@@ -427,7 +429,8 @@ WANTED = st.dictionaries(st.integers(0, 4), st.integers(0, 3), max_size=5)
 
 @given(st.lists(st.tuples(WANTED, st.sampled_from(["kept", "none", "lost"])), max_size=20))
 def test_a_broker_with_a_session_knows_what_is_wanted(rounds: list[tuple[dict[int, int], str]]) -> None:
-    session, known, number = FetchSession(), {}, 0
+    session, number = FetchSession(), 0
+    known: dict[Place, PartitionFetch] = {}
     for wanted, what in rounds:
         entries = {(ID, index): PartitionFetch(ID, index, offset, 10) for index, offset in wanted.items()}
         said = session.say(entries)

@@ -158,7 +158,7 @@ async def test_records_are_numbered_unless_acks_says_otherwise_and_both_at_once_
 async def test_what_can_never_be_sent_is_refused_at_once_and_nothing_else_suffers(client: Client) -> None:
     async with client.producer() as producer:
         with pytest.raises(MessageTooLarge, match="a record of 1048577 bytes for orders"):
-            await producer.enqueue("orders", b"x" * (1048577 - 6))
+            _ = await producer.enqueue("orders", b"x" * (1048577 - 6))
         with pytest.raises(InvalidRecord):
             await producer.send("orders", "text")  # type: ignore[arg-type]
         with pytest.raises(UnknownTopicOrPartition, match="there is no partition 9"):
@@ -265,7 +265,7 @@ async def test_what_fails_and_nobody_waits_for_is_told_by_flush_or_close_and_onl
     async with scripted.client() as client:
         producer = client.producer()
         for _ in range(3):
-            await producer.enqueue("orders", b"v", partition=0)
+            _ = await producer.enqueue("orders", b"v", partition=0)
         with pytest.raises(
             DeliveryError, match="3 records were not acknowledged; the first: so it is"
         ) as caught:
@@ -275,7 +275,7 @@ async def test_what_fails_and_nobody_waits_for_is_told_by_flush_or_close_and_onl
         with pytest.raises(MessageTooLarge):
             await told
         await producer.flush()
-        await producer.enqueue("orders", b"v", partition=0)
+        _ = await producer.enqueue("orders", b"v", partition=0)
         with pytest.raises(DeliveryError, match="1 records"):
             await producer.close()
 
@@ -285,7 +285,7 @@ async def test_closing_counts_what_was_not_delivered_and_tells_who_waits(scripte
         producer = client.producer()
         waiting = asyncio.ensure_future(producer.send("orders", b"v", partition=0))
         for _ in range(4):
-            await producer.enqueue("orders", b"v", partition=1)
+            _ = await producer.enqueue("orders", b"v", partition=1)
         with pytest.raises(DeliveryError, match="4 records were not acknowledged") as caught:
             await producer.close(timeout=0.1)
         assert caught.value.undelivered == 4
@@ -304,7 +304,7 @@ async def test_an_error_in_the_block_is_not_hidden_by_what_was_not_delivered(scr
 
         async def block() -> None:
             async with client.producer() as producer:
-                await producer.enqueue("orders", b"v", partition=0)
+                _ = await producer.enqueue("orders", b"v", partition=0)
                 raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError) as caught:
@@ -318,7 +318,7 @@ async def test_a_flush_that_takes_too_long_says_how_much_is_left(scripted: Scrip
     async with scripted.client() as client:
         producer = client.producer(delivery_timeout_ms=1000)
         for _ in range(3):
-            await producer.enqueue("orders", b"v", partition=0)
+            _ = await producer.enqueue("orders", b"v", partition=0)
         with pytest.raises(RequestTimedOut, match=r"3 records were not acknowledged in 0.05 s"):
             await producer.flush(timeout=0.05)
         with pytest.raises(DeliveryError):
@@ -329,7 +329,7 @@ async def test_who_is_cancelled_while_waiting_for_room_has_sent_nothing(scripted
     async with scripted.client() as client:
         producer = client.producer(buffer_memory=1000, batch_size=500)
         for _ in range(2):
-            await producer.enqueue("orders", b"x" * 480, partition=0)
+            _ = await producer.enqueue("orders", b"x" * 480, partition=0)
         waiting = [
             asyncio.ensure_future(producer.enqueue("orders", b"%d" % at * 480, partition=0))
             for at in range(3)
