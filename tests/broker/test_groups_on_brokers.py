@@ -271,9 +271,10 @@ class Play:
 
     def check_commits(self) -> None:
         """What members were told to be committed is committed, or more."""
+        told = [dict(consumer.best) for consumer in self.consumers]  # before it is asked what is committed
         offsets = {(each.topic_id, each.index): each.offset for each in self.described().offsets}
-        for consumer in self.consumers:
-            for place, best in consumer.best.items():
+        for best_of in told:
+            for place, best in best_of.items():
                 assert offsets[place] >= best, (
                     f"{place}: {best} was acknowledged, {offsets[place]} is committed"
                 )
