@@ -59,6 +59,7 @@ from tidelog.protocol.messages import (
     GetReplicaLogInfo,
     Hello,
     InitProducerId,
+    ListenerEndpoint,
     ListOffsets,
     Metadata,
     PartitionFlushed,
@@ -102,6 +103,8 @@ class Broker:
         """Where it really listens."""
         self.advertised = config.host, config.port
         """Where others are told to find it."""
+        self.listeners: tuple[ListenerEndpoint, ...] = ()
+        """Its other listeners, as those who come in by them are told."""
         self.serving = False
         """Registered, and in its roles."""
         self._env = environment
@@ -153,6 +156,7 @@ class Broker:
                 "broker.listening host=%s port=%d advertised=%s:%d", self.host, self.port, *self.advertised
             )
             try:
+                await self._listen_elsewhere()
                 self._spawn(self.observer.run())
                 self._spawn(self._join(ready))
                 await self._stop_asked.wait()
@@ -162,6 +166,20 @@ class Broker:
                 listener.close()
             await self._end_tasks(listener)
         await self._close()
+
+    async def _listen_elsewhere(self) -> None:
+        for name, wanted_host, wanted_port, advertise in self.config.other_listeners:
+            host, port = await self.listener.also(name, wanted_host, wanted_port)
+            told_host, told_port = advertise or (host, 0)
+            self.listeners += (ListenerEndpoint(name, told_host, told_port or port),)
+            logger.info(
+                "broker.listening host=%s port=%d advertised=%s:%d name=%s",
+                host,
+                port,
+                told_host,
+                told_port or port,
+                name,
+            )
 
     def stop(self) -> None:
         """Stop in order: leave the cluster, answer everybody, close the data directory so that nothing is scanned."""
@@ -212,7 +230,7 @@ class Broker:
     async def _join(self, ready: Callable[[], None]) -> None:
         """Register, read up to that, take the roles, and be counted among the living."""
         self._crash_kind = int(self._life.worst)
-        cluster_id = await self._membership.register(*self.advertised)
+        cluster_id = await self._membership.register(*self.advertised, self.listeners)
         adopt_cluster(self._env.directory, self._claim.identity, cluster_id)
         self._life.registered(self._membership.epoch)
         logger.info(
