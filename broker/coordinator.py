@@ -89,6 +89,11 @@ class Held:
     """When it is looked for offsets that are too old; each shard in its own turn."""
 
     @property
+    def gone(self) -> tuple[str, int]:
+        """What those wait for who need to know only that it is served here no more; its place is touched too often."""
+        return GROUPS_TOPIC, self.index
+
+    @property
     def is_loaded(self) -> bool:
         """Whether everything was read."""
         return self.next_offset >= self.end
@@ -153,6 +158,7 @@ class Coordinator:
             if not held.is_led or self.context.replicas.partitions.get(held.place) is not held.partition:
                 del self.held[held.index]
                 self.context.replicas.touched(held.place)
+                self.context.replicas.touched(held.gone)
                 logger.info("groups.unloaded partition=%d epoch=%d", held.index, held.leader_epoch)
         topic_id = self.context.image.topic_ids.get(GROUPS_TOPIC)
         if topic_id is None:
@@ -304,6 +310,7 @@ class Coordinator:
             self.context.appended(held.partition, len(batch))
         if decision.records:
             self.context.replicas.touched(held.place)
+        if any(not isinstance(record.key, OffsetKey) for record in decision.records):
             self.context.replicas.touched((GROUPS_TOPIC, decision.group_id))
 
     def tick(self) -> None:

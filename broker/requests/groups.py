@@ -115,7 +115,7 @@ def _heartbeat(
         if may_wait and nothing_new and not shard.has_news(request.group_id, request.member_id):
             wait_ms = min(request.max_wait_ms, coordinator.settings.group_consumer_heartbeat_interval_ms)
             waiting = _Patient(coordinator, held, request, incoming, answer)
-            keys = (held.place, (GROUPS_TOPIC, request.group_id))
+            keys = (held.gone, (GROUPS_TOPIC, request.group_id))
             context.replicas.wait(waiting, keys, clocks.now_ms() + wait_ms)
             return
     coordinator.carry(held, decision, answer, HEARTBEAT_TIMEOUT_MS)

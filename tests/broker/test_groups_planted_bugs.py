@@ -6,16 +6,19 @@ from typing import Any, TypeAlias
 import pytest
 from msgspec.structs import replace
 
-from tests.broker import test_groups, test_offsets_of_groups
+from tests.broker import test_groups, test_groups_requests, test_offsets_of_groups
 from tests.broker.groups_world import storm
 from tidelog.broker import offsets
+from tidelog.broker.coordinator import Coordinator, Held
 from tidelog.broker.groups import heartbeats
 from tidelog.broker.groups.deadlines import Deadlines
 from tidelog.broker.groups.draft import Draft
 from tidelog.broker.groups.image import Group
 from tidelog.broker.groups.records import spread_of
 from tidelog.broker.groups.shard import Shard
+from tidelog.broker.replicas import Replicas
 from tidelog.client.membership import Membership, Revoke
+from tidelog.protocol.errors import UnsupportedFormat
 
 SEEDS = 60
 Plant: TypeAlias = Callable[[pytest.MonkeyPatch], None]
@@ -125,6 +128,28 @@ def test_a_storm_finds_the_bug(bug: str, monkeypatch: pytest.MonkeyPatch) -> Non
     pytest.fail(f"{SEEDS} storms did not find: {bug}")
 
 
+def _activates_what_is_loaded(self: Coordinator, held: Held) -> None:
+    if held.is_loaded and not held.shard.is_active:
+        held.shard.activate(self.context.clocks.now_ms())
+
+
+def _never_unloads(self: Coordinator) -> None:
+    if not self.held:
+        LOOK_AT_ROLES(self)
+    for held in self.held.values():
+        held.leader_epoch = held.partition.leader_epoch
+
+
+def _skips_it(held: Held) -> None:
+    try:
+        LOAD_SLICE(held)
+    except UnsupportedFormat:
+        held.next_offset = held.end
+
+
+LOOK_AT_ROLES = Coordinator._look_at_roles
+LOAD_SLICE = Coordinator._load_slice
+
 TOLD: dict[str, tuple[Plant, Callable[[], None]]] = {
     "a late heartbeat counts": (
         always(heartbeats, "_is_late", False),
@@ -149,6 +174,26 @@ TOLD: dict[str, tuple[Plant, Callable[[], None]]] = {
     "who does not give up is waited for for ever": (
         instead(Shard, "_await_revocation", lambda *_: None),
         test_groups.test_who_does_not_give_up_in_time_is_put_out,
+    ),
+    "what was loaded is served before it is committed": (
+        instead(Coordinator, "_look_at", _activates_what_is_loaded),
+        test_groups_requests.test_nothing_is_served_before_what_was_loaded_is_committed,
+    ),
+    "a coordinator without a lease answers": (
+        always(Replicas, "has_lease", True),
+        test_groups_requests.test_nothing_is_served_without_a_lease,
+    ),
+    "carried answers do not wait": (
+        always(Shard, "rests_on", 0),
+        test_groups_requests.test_an_answer_waits_for_the_replicas,
+    ),
+    "a shard outlives its leadership": (
+        instead(Coordinator, "_look_at_roles", _never_unloads),
+        test_groups_requests.test_another_broker_and_the_next_process_load_the_same,
+    ),
+    "what is not understood is skipped": (
+        instead(Coordinator, "_load_slice", staticmethod(_skips_it)),
+        test_groups_requests.test_a_log_that_is_not_understood_is_not_served_and_read_anew_later,
     ),
 }
 """Rules that storms seldom meet: each is undone, and the sentence about it fails."""

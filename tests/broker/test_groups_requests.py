@@ -18,6 +18,7 @@ from tidelog.broker.groups.records import (
     encoded,
 )
 from tidelog.broker.groups.settings import GroupSettings
+from tidelog.broker.groups.shard import Shard
 from tidelog.broker.requests.groups import handlers
 from tidelog.controller.image import Changes, PartitionState, TopicState
 from tidelog.protocol.errors import (
@@ -288,6 +289,26 @@ def test_a_heartbeat_that_waits_in_vain_is_answered_in_time() -> None:
     assert waiting.waits
     desk.wait(1)
     assert (waiting.answer.error, waiting.answer.assignment) == (0, None)
+
+
+def test_commits_of_others_do_not_wake_who_waits_for_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = ready()
+    desk.say("a", 0, "orders")
+    assert desk.say("a", 1, max_wait_ms=5000).waits
+    asked: list[str] = []
+    monkeypatch.setattr(Shard, "has_news", lambda _self, _group, member: bool(asked.append(member)))
+    for offset in range(9):
+        desk.commit("a", 1, offset)
+    assert not asked
+
+
+def test_a_heartbeat_that_waits_is_told_when_another_broker_leads() -> None:
+    desk = ready()
+    desk.say("a", 0, "orders")
+    waiting = desk.say("a", 1, max_wait_ms=5000)
+    desk.lead_groups(epoch=1, leader=2)
+    desk.turn()
+    assert waiting.answer.error == NotCoordinator.code
 
 
 def test_a_topic_that_grows_is_news() -> None:
