@@ -6,7 +6,7 @@ of the columns is taken; nothing is done per record that a call into C can do fo
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from operator import add
 from types import NoneType
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -101,7 +101,7 @@ class Columns:
 class Portion:
     """Records for one partition, or for whichever is filled now."""
 
-    __slots__ = ("_accumulator", "_begin", "_ends", "_keys", "_partition", "_topic", "_values")
+    __slots__ = ("_accumulator", "_begin", "_ends", "_keys", "_largest", "_partition", "_topic", "_values")
 
     def __init__(
         self,
@@ -116,7 +116,9 @@ class Portion:
         self._partition = partition
         self._values = values
         self._keys = keys
-        self._ends = [0, *accumulate(_sizes(values, keys))]
+        sizes = _sizes(values, keys)
+        self._largest = max(sizes, default=0)
+        self._ends = [0, *accumulate(sizes)]
         self._begin = 0
 
     @property
@@ -126,9 +128,7 @@ class Portion:
 
     def check(self) -> None:
         """Refuse all when one is too large."""
-        ends = self._ends
-        largest = max((end - begin for begin, end in pairwise(ends)), default=0)
-        self._accumulator.check_size(largest, self._topic.name)
+        self._accumulator.check_size(self._largest, self._topic.name)
 
     def take(self) -> Part | None:
         """Put the next ones into a batch, as many as fit; None: there is no room now."""
@@ -163,12 +163,12 @@ def _checked(given: Iterable[bytes | None], what: str) -> Column:
     return [plain(each, what)[0] for each in column]
 
 
-def _sizes(values: Column, keys: Column | None) -> Iterable[int]:
+def _sizes(values: Column, keys: Column | None) -> list[int]:
     """How much each record takes."""
     sizes = _lengths(values)
     if keys is not None:
         sizes = map(add, sizes, _lengths(keys))
-    return map(RECORD_OVERHEAD.__add__, sizes)
+    return list(map(RECORD_OVERHEAD.__add__, sizes))
 
 
 def _lengths(column: Sequence[Any]) -> Iterable[int]:
