@@ -23,7 +23,7 @@ from tests.rules import MUST, RULES, SUBJECTS_OF_RULES
 from tidelog.broker import config as of_a_broker
 from tidelog.broker import metrics as of_brokers
 from tidelog.cli.node import vitals
-from tidelog.cli.node.settings import PLACES
+from tidelog.cli.node.settings import PLACES, Place
 from tidelog.controller import config as of_a_controller
 from tidelog.controller import metrics as of_controllers
 from tidelog.protocol import batch, framing, records
@@ -33,6 +33,7 @@ from tidelog.protocol.messages import REQUESTS, Entry, Refused, Request, shapes,
 from tidelog.protocol.messages.registry import SUBJECTS
 from tidelog.protocol.metrics import Metric
 from tidelog.protocol.settings import SETTINGS
+from tidelog.storage.identity import Role
 
 PAGE = Path(__file__).parent.parent / "docs" / "PROTOCOL.md"
 RULES_PAGE = PAGE.with_name("RULES.md")
@@ -394,13 +395,18 @@ def metrics_page() -> str:
     return METRICS_TEMPLATE.format(metrics="\n\n".join(parts))
 
 
+def _accepted(place: Place, role: Role) -> str:
+    accepted = place.kind_for(role).accepted
+    return f"{role}: {accepted}" if place.for_brokers is not None else accepted
+
+
 def configuration_page() -> str:
     """The page of settings that a process is started with."""
     places = [
         (
             f"`{key}`",
             " or ".join(f"`{flag}`" for flag in dict.fromkeys(place.flags.values())),
-            place.kind.accepted,
+            "; ".join(dict.fromkeys(_accepted(place, role) for role in place.flags)),
         )
         for key, place in PLACES.items()
     ]

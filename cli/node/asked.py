@@ -8,6 +8,7 @@ import click
 
 from tidelog.cli.node.settings import (
     PLACES,
+    NamedAddress,
     Said,
     Voter,
     fields,
@@ -15,6 +16,7 @@ from tidelog.cli.node.settings import (
     of_file,
     of_flags,
     parse_address,
+    parse_listeners,
     parse_voters,
     settle,
 )
@@ -49,6 +51,11 @@ class Asked:
         """The address that was said."""
         text = self.text(key, default)
         return parse_address(text) if text is not None else None
+
+    def listeners(self, key: str, default: str = "") -> tuple[NamedAddress, ...]:
+        """The addresses that were said, with their names."""
+        text = self.text(key, default)
+        return parse_listeners(text) or () if text else ()
 
     def voters(self, text: str) -> tuple[Voter, ...]:
         """The controllers that were said."""

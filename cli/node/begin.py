@@ -2,6 +2,7 @@
 
 import logging
 import os
+from collections.abc import Sequence
 from typing import Final
 
 from tidelog.cli.node import logs
@@ -17,9 +18,19 @@ logger = logging.getLogger(__name__)
 
 
 def begin(
-    asked: Asked, listen: Address, make: Make, *, files: int, connections: int, nameless: str | None
+    asked: Asked,
+    listen: Address,
+    make: Make,
+    *,
+    files: int,
+    connections: int,
+    nameless: str | None,
+    others: Sequence[tuple[Address, str | None]] = (),
 ) -> int:
-    """Be that node until it ends; the exit code. `nameless`: what is missing if it listens on all addresses."""
+    """Be that node until it ends; the exit code. `nameless`: what is missing if it listens on all addresses.
+
+    `others`: where it listens as well, each with what is missing if that is all addresses.
+    """
     role = asked.role
     launch = Launch(
         role=role,
@@ -35,9 +46,11 @@ def begin(
         files + connections + DESCRIPTORS_BESIDE,
         f"{files} of logs, {connections} connections, {DESCRIPTORS_BESIDE} others",
     )
-    standing = look_at(listen)
-    if standing.everywhere and nameless is not None:
-        raise asked.misused(f"--listen {listen} means every address of this machine: {nameless}")
+    addresses = ((listen, nameless), *others)
+    standings = {address: look_at(address) for address, _ in addresses}
+    for address, missing in addresses:
+        if standings[address].everywhere and missing is not None:
+            raise asked.misused(f"--listen {address} means every address of this machine: {missing}")
     if launch.http is not None:
         look_at(launch.http)
     moderation = logs.set_up(
@@ -45,11 +58,12 @@ def begin(
         asked.text("logging.format", "auto") or "",
         colour=not os.environ.get("NO_COLOR"),
     )
-    if not standing.loopback:
-        logger.warning(
-            "%s.open listen=%s note=%s",
-            role,
-            listen,
-            "whoever reaches this address may read and write: there is no authentication yet",
-        )
+    for address, standing in standings.items():
+        if not standing.loopback:
+            logger.warning(
+                "%s.open listen=%s note=%s",
+                role,
+                address,
+                "whoever reaches this address may read and write: there is no authentication yet",
+            )
     return serve(launch, moderation, make)

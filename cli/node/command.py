@@ -37,7 +37,7 @@ def node_options(role: Role) -> Callable[[Callback], Callback]:
         click.option("--id", "node_id", metavar="N", help=f"Its number among {role}s."),
         click.option(
             "--listen",
-            metavar="HOST:PORT",
+            metavar="HOST:PORT[,NAME://...]" if role == "broker" else "HOST:PORT",
             help=f"Where it listens; port 0: a free one. [default: 127.0.0.1:{port}]",
         ),
         click.option(

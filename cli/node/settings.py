@@ -11,6 +11,7 @@ What it keeps true:
 Functions over texts: whoever calls reads the file and the environment.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -21,6 +22,7 @@ from tidelog.protocol.settings import SETTINGS, Kind, canonical_key, one_of, who
 from tidelog.storage.identity import Role
 
 PREFIX: Final = "TIDELOG_"
+_LISTENER_NAME: Final = re.compile(r"[a-z][a-z0-9_.-]*")
 
 
 def fields(role: Role) -> Mapping[str, tuple[str, ...]]:
@@ -52,6 +54,29 @@ def parse_address(text: str) -> Address | None:
     return Address(host, int(port))
 
 
+class NamedAddress(NamedTuple):
+    """A listener's address; the name is empty where none is said."""
+
+    name: str
+    address: Address
+
+    def __str__(self) -> str:
+        return f"{self.name}://{self.address}" if self.name else str(self.address)
+
+
+def parse_listeners(text: str) -> tuple[NamedAddress, ...] | None:
+    """`HOST:PORT,name://HOST:PORT`, as Kafka has it: each name once, and only the first may have none. None: it is not that."""
+    listeners = []
+    for word in text.split(","):
+        name, slashes, where = word.strip().rpartition("://")
+        address = parse_address(where)
+        unnamed = not (slashes or listeners)
+        if address is None or not (unnamed or _LISTENER_NAME.fullmatch(name.lower())):
+            return None
+        listeners.append(NamedAddress(name.lower(), address))
+    return tuple(listeners) if len({listener.name for listener in listeners}) == len(listeners) else None
+
+
 def parse_voters(text: str) -> tuple[Voter, ...] | None:
     """`1@HOST:PORT,2@HOST:PORT`, each id once; None: it is not that."""
     voters = []
@@ -69,12 +94,21 @@ def _canonical_address(text: str) -> str | None:
     return str(address) if address else None
 
 
+def _canonical_listeners(text: str) -> str | None:
+    listeners = parse_listeners(text)
+    return ",".join(str(listener) for listener in listeners) if listeners else None
+
+
 def _canonical_voters(text: str) -> str | None:
     voters = parse_voters(text)
     return ",".join(f"{v.id}@{Address(v.host, v.port)}" for v in voters) if voters else None
 
 
 ADDRESS: Final = Kind("HOST:PORT, as 127.0.0.1:9092; port 0 takes a free one", _canonical_address)
+LISTENERS: Final = Kind(
+    "HOST:PORT, as 127.0.0.1:9092, port 0 takes a free one; more of them behind commas as NAME://HOST:PORT, each name once",
+    _canonical_listeners,
+)
 VOTERS: Final = Kind("ID@HOST:PORT,..., each id once, as 1@127.0.0.1:9192", _canonical_voters)
 TEXT: Final = Kind("some text", lambda text: text or None)
 RACK: Final = Kind("some text", lambda text: text)
@@ -85,6 +119,12 @@ class Place(NamedTuple):
 
     flags: Mapping[Role, str]
     kind: Kind
+    for_brokers: Kind | None = None
+    """What a broker may be told instead."""
+
+    def kind_for(self, role: Role) -> Kind:
+        """What a node of this role may be told."""
+        return self.for_brokers if role == "broker" and self.for_brokers is not None else self.kind
 
 
 def _both(flag: str) -> Mapping[Role, str]:
@@ -93,8 +133,8 @@ def _both(flag: str) -> Mapping[Role, str]:
 
 PLACES: Final[Mapping[str, Place]] = {
     "node.id": Place(_both("--id"), whole(0, 2**31 - 1)),
-    "listeners": Place(_both("--listen"), ADDRESS),
-    "advertised.listeners": Place({"broker": "--advertise"}, ADDRESS),
+    "listeners": Place(_both("--listen"), ADDRESS, for_brokers=LISTENERS),
+    "advertised.listeners": Place({"broker": "--advertise"}, LISTENERS),
     "controller.quorum.voters": Place({"broker": "--controllers", "controller": "--quorum"}, VOTERS),
     "log.dir": Place(_both("--data"), TEXT),
     "broker.rack": Place({"broker": "--rack"}, RACK),
@@ -145,7 +185,7 @@ def _twice(key: str, first: Entry, second: Entry) -> str:
 def _checked(role: Role, key: str, entry: Entry) -> str:
     place = PLACES.get(key)
     if place is not None and role in place.flags:
-        kind = place.kind
+        kind = place.kind_for(role)
     elif key in fields(role):
         kind = SETTINGS[key].kind
     else:

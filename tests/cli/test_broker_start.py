@@ -126,6 +126,24 @@ def test_it_is_told_where_others_find_it(start: Start, controller: Process) -> N
     assert "there is no authentication yet" in warning["note"]
 
 
+def test_each_side_is_told_the_addresses_that_it_can_use(start: Start, controller: Process) -> None:
+    broker = start(
+        *("broker", "b1", "--id", "1", "--listen", f"{HOST}:0,host://0.0.0.0:0"),
+        *("--advertise", "broker-1.example:9092,host://localhost:0", "--controllers", at(controller)),
+    )
+    assert broker.ready()["advertised"] == "broker-1.example:9092"
+    first, other = broker.events("broker.listening")
+    assert (other["name"], other["advertised"]) == ("host", f"localhost:{other['port']}")
+    assert [event["listen"] for event in broker.events("broker.open")] == ["0.0.0.0:0"]
+    for port, told in (
+        (first["port"], ("broker-1.example", 9092)),
+        (other["port"], ("localhost", other["port"])),
+    ):
+        ran = run("-b", f"{HOST}:{port}", "-o", "json", "broker", "list")
+        about = json.loads(ran.out)
+        assert (about["host"], about["port"]) == told, ran
+
+
 def test_settings_come_from_file_environment_and_flags(
     start: Start, controller: Process, tmp_path: Path
 ) -> None:
@@ -204,6 +222,18 @@ def refused(*args: str, **environment: str) -> tuple[int, str]:
             "say with --advertise HOST:PORT where others find it",
         ),
         ((*ARGUMENTS, "--data", "x", "--advertise", "0.0.0.0:1"), "is no address of one machine"),
+        (
+            (*ARGUMENTS, "--data", "x", "--listen", "127.0.0.1:0,host://0.0.0.0:0"),
+            "say with --advertise host://HOST:PORT where others find it",
+        ),
+        (
+            (*ARGUMENTS, "--data", "x", "--advertise", "h:1,host://h:2"),
+            "--listen has no host://HOST:PORT",
+        ),
+        (
+            (*ARGUMENTS, "--data", "x", "--listen", "127.0.0.1:1,host://127.0.0.1:1"),
+            "it listens there already, take another port",
+        ),
         (
             (*ARGUMENTS, "--data", "x", "-X", "replica.lag=1"),
             "-X replica.lag: replica.lag: there is no such setting",

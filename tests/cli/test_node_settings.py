@@ -14,6 +14,7 @@ from tidelog.cli.node.settings import (
     of_file,
     of_flags,
     parse_address,
+    parse_listeners,
     parse_voters,
     settle,
 )
@@ -230,6 +231,27 @@ def test_addresses(text: str, address: Address | None) -> None:
 @pytest.mark.parametrize("text", ["1@a:1,1@b:2", "a:1", "x@a:1", "1@a", ""])
 def test_controllers_need_an_id_of_their_own_and_an_address(text: str) -> None:
     assert parse_voters(text) is None
+
+
+def test_the_listeners_of_a_broker_have_names_but_for_the_first() -> None:
+    inside, outside = Address("0.0.0.0", 9092), Address("::1", 0)  # noqa: S104 -- compared, not opened
+    assert parse_listeners("0.0.0.0:9092, HOST://[::1]:0") == (("", inside), ("host", outside))
+    assert parse_listeners("inside://0.0.0.0:9092") == (("inside", inside),)
+    said = of_flags("broker", {"listeners": "0.0.0.0:9092 , HOST://[::1]:0"}, ())
+    assert values("broker", said) == {"listeners": "0.0.0.0:9092,host://[::1]:0"}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "h", "h:1,h:2", "a://h:1,h:2", "a://h:1,A://h:2", "://h:1", "a b://h:1", "h:1,a://h", "h:1,"]
+)
+def test_listeners_need_a_name_of_their_own_and_an_address(text: str) -> None:
+    assert parse_listeners(text) is None
+
+
+def test_a_controller_listens_on_one_address() -> None:
+    assert "it must be HOST:PORT" in refused(
+        "controller", of_flags("controller", {"listeners": "h:1,a://h:2"}, ())
+    )
 
 
 def test_every_place_has_a_flag() -> None:
