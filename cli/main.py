@@ -20,7 +20,7 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from tidelog import __version__
-from tidelog.cli.options import connection_options, output_option
+from tidelog.cli.options import connection_options, output_option, refuse_settings
 
 FAILED: Final = 1
 INTERRUPTED: Final = 130
@@ -102,6 +102,7 @@ def tidelog(ctx: click.Context) -> None:
     """A replicated commit log for Python, small enough to read."""
     if os.environ.get("NO_COLOR"):
         ctx.color = False
+    refuse_settings(ctx, ("completion", "controller", "down", "log", "up"))
 
 
 @tidelog.command()

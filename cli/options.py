@@ -120,6 +120,14 @@ def pairs(ctx: click.Context) -> dict[str, str]:
     return said
 
 
+def refuse_settings(ctx: click.Context, verbs: Sequence[str]) -> None:
+    """Refuse `-X` in front of a noun or verb that has settings of its own, or none: they would be ignored."""
+    if pairs(ctx) and ctx.invoked_subcommand in verbs:
+        raise click.UsageError(
+            f"-X in front of `{ctx.invoked_subcommand}` is nobody's: say it behind, if that has settings", ctx
+        )
+
+
 def verbose(ctx: click.Context) -> int:
     """How often `-v` was said."""
     said: int = ctx.meta.get(_VERBOSE_KEY, 0)

@@ -116,7 +116,9 @@ class _Search:
             )
         late = any(isinstance(error.__cause__, TimeoutError) for error in self._failed.values())
         kind = Unhealthy if late else Unreachable
-        return kind(f"{reasons}: is a broker running there? -b HOST:PORT names another one")
+        return kind(
+            f"{reasons}: is a broker running there? `tidelog up` starts a cluster here, -b HOST:PORT names another one"
+        )
 
 
 def _leaderless(told: DescribeQuorumReply) -> str:

@@ -5,6 +5,7 @@ from typing import Final
 import click
 
 from tidelog.cli.main import LazyGroup, Noun
+from tidelog.cli.options import refuse_settings
 
 VERBS: Final = {
     "describe": Noun("tidelog.cli.broker.listing", "describe", "Show a broker and what it keeps."),
@@ -18,5 +19,7 @@ VERBS: Final = {
 
 
 @click.group(cls=LazyGroup, nouns=VERBS)
-def broker() -> None:
+@click.pass_context
+def broker(ctx: click.Context) -> None:
     """Run brokers, and look at them."""
+    refuse_settings(ctx, ("start",))

@@ -56,7 +56,7 @@ async def read(
     ctx: click.Context, client: "Client", wanted: Wanted, show: Show, flush: Callable[[], None]
 ) -> Tally:
     """Show the records; Ctrl-C ends it, with what was shown so far."""
-    reading = _Reading(wanted, show, flush)
+    reading = _Reading(client, wanted, show, flush)
     try:
         extents = await _extents(ctx, client, wanted)
         settings = {"auto.offset.reset": "earliest"} | {
@@ -92,8 +92,9 @@ async def _extents(
 class _Reading:
     """One run of the command."""
 
-    def __init__(self, wanted: Wanted, show: Show, flush: Callable[[], None]) -> None:
+    def __init__(self, client: "Client", wanted: Wanted, show: Show, flush: Callable[[], None]) -> None:
         self.records = 0
+        self._client = client
         self._wanted = wanted
         self._show = show
         self._flush = flush
@@ -108,10 +109,13 @@ class _Reading:
         for name in self._left:
             consumer.seek(name, extents[name][1])
         loop = asyncio.get_running_loop()
-        heard_s = loop.time()
+        heard_s = looked_s = loop.time()
+        known = len(self._client.cluster.partitions(self._wanted.topic))
         while self._left:
             async for batch in consumer.batches(timeout=_QUIET_S):
                 heard_s = loop.time()
+                if heard_s - looked_s > _QUIET_S:
+                    looked_s, known = heard_s, self._take_new_partitions(consumer, known)
                 ended = self._take(batch)
                 self._flush()
                 if self.records == self._wanted.most:
@@ -122,9 +126,22 @@ class _Reading:
                     return
             if _nobody_reads():
                 return
+            known = self._take_new_partitions(consumer, known)
             await self._look_for_ends(consumer)
             if loop.time() - heard_s > self._wanted.silent_s:
                 await self._give_up_if_more_is_due(consumer)
+
+    def _take_new_partitions(self, consumer: "Consumer", known: int) -> int:
+        """Read partitions that have been added since from their start, where all are read for ever; how many there are."""
+        wanted = self._wanted
+        count = len(self._client.cluster.partitions(wanted.topic))
+        if count > known and not wanted.partitions and not wanted.ends and wanted.range.stop is None:
+            new = [TopicPartition(wanted.topic, number) for number in range(known, count)]
+            self._left |= dict.fromkeys(new, Extent(0, None))
+            consumer.assign(self._left)
+            for name in new:
+                consumer.seek(name, 0)
+        return max(count, known)
 
     def _take(self, batch: "RecordBatch") -> bool:
         """Show what is wanted of a batch; whether its partition has come to its end."""

@@ -170,7 +170,7 @@ async def test_where_nobody_listens_it_says_so(command: Command) -> None:
     ran = await command("-b", at(port))
     assert (ran.code, ran.out) == (1, "")
     assert ran.err == (
-        f"error: {at(port)}: Connection refused: is a broker running there? -b HOST:PORT names another one\n"
+        f"error: {at(port)}: Connection refused: is a broker running there? `tidelog up` starts a cluster here, -b HOST:PORT names another one\n"
     )
 
 
@@ -194,7 +194,9 @@ async def test_what_is_no_tidelog_is_named(command: Command, says: bytes) -> Non
     assert (ran.code, ran.out) == (1, "")
     assert f"{at(port)} " in ran.err
     assert ran.err.count("\n") == 1
-    assert ran.err.endswith("is a broker running there? -b HOST:PORT names another one\n")
+    assert ran.err.endswith(
+        "is a broker running there? `tidelog up` starts a cluster here, -b HOST:PORT names another one\n"
+    )
     if says:
         assert "does not speak tidelog's protocol" in ran.err
 

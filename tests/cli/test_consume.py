@@ -203,6 +203,35 @@ def test_records_are_shown_when_they_come_and_ctrl_c_ends_with_a_summary(one_bro
     assert (process.returncode, out, err.decode()) == (130, b"", f"2 records of {name}\n")
 
 
+def test_partitions_that_are_added_are_read_from_their_start(one_broker: Serving) -> None:
+    name = one_broker.topic()
+    one_broker.write(name, b"first")
+    with running(
+        one_broker.bootstrap, name, "-o", "start", "-f", "%p:%s\\n", "-X", "topic.refresh.ms=100"
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"0:first\n"
+        one_broker.with_client(lambda client: client.admin.add_partitions(name, 2))
+        one_broker.write(name, b"second", partition=1)
+        assert process.stdout.readline() == b"1:second\n"
+        one_broker.write(name, b"third", partition=0)
+        assert process.stdout.readline() == b"0:third\n"
+
+
+def test_a_topic_that_is_deleted_ends_the_reading_with_a_word(one_broker: Serving) -> None:
+    name = one_broker.topic()
+    one_broker.write(name, b"first")
+    with running(one_broker.bootstrap, name, "-o", "start", "-X", "topic.refresh.ms=100") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"first\n"
+        one_broker.with_client(lambda client: client.admin.delete_topics(name))
+        out, err = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, out) == (1, b"")
+    assert err.startswith(b"error: ")
+    assert name.encode() in err
+    assert err.count(b"\n") == 1
+
+
 def test_when_nobody_reads_any_more_it_ends_by_itself_without_a_word(one_broker: Serving) -> None:
     name = one_broker.topic()
     one_broker.write(name, b"first")

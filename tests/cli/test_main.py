@@ -134,6 +134,16 @@ def test_a_command_chooses_a_further_exit_code(planted: LazyGroup) -> None:
     assert run(planted, ["planted", "unhealthy"]) == 3
 
 
+@pytest.mark.parametrize(
+    "words", [["up"], ["log", "dump", "x"], ["broker", "start"], ["controller", "start"]]
+)
+def test_settings_in_front_of_who_has_none_are_refused(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(root, ["-X", "linger.ms=1", *words]) == 2
+    assert "say it behind" in capsys.readouterr().err
+
+
 def test_a_bug_keeps_its_traceback(planted: LazyGroup) -> None:
     with pytest.raises(ZeroDivisionError):
         run(planted, ["planted", "fails"])
