@@ -296,7 +296,12 @@ def test_commits_of_others_do_not_wake_who_waits_for_news(monkeypatch: pytest.Mo
     desk.say("a", 0, "orders")
     assert desk.say("a", 1, max_wait_ms=5000).waits
     asked: list[str] = []
-    monkeypatch.setattr(Shard, "has_news", lambda _self, _group, member: bool(asked.append(member)))
+
+    def has_news(_: Shard, group: str, __: str) -> bool:
+        asked.append(group)
+        return False
+
+    monkeypatch.setattr(Shard, "has_news", has_news)
     for offset in range(9):
         desk.commit("a", 1, offset)
     assert not asked
