@@ -23,6 +23,7 @@ LONGEST: Final = 31
 _OBJECT: Final = 64
 """Bytes that a key of up to 32 bytes takes as an object."""
 _ENTRY: Final = 24
+_SET_ITSELF: Final = 256
 _COUNTED_AT_ONCE: Final = 20_000
 
 
@@ -54,6 +55,7 @@ def _set_usable(log2: int) -> int:
 def keys_seen_within(memory_bytes: int) -> int:
     """How many keys surely fit into a set: it grows fourfold, and twofold when it is large."""
     log2, fitting = 3, 0
+    memory_bytes -= _SET_ITSELF
     while log2 < 40:
         fitting = max(fitting, min(_set_usable(log2), (memory_bytes - (16 << log2)) // _OBJECT))
         full = _set_usable(log2) + 1

@@ -482,3 +482,4 @@ def _live(life: Compacted, rng: Random, steps: int) -> None:
     for _ in range(steps):
         rng.choices(choices, weights)[0]()
         life.check()
+        life.check_clean()

@@ -413,6 +413,12 @@ def test_the_map_takes_what_it_was_given_and_no_more() -> None:
         table = dict.fromkeys(range(keys))
         assert sys.getsizeof(table) + keys * sys.getsizeof(b"k" * 31) <= memory
         assert keys * 200 > memory, "much of it is wasted"
+        seen = key_map.keys_seen_within(memory)
+        table_of_seen: set[int] = set()
+        for key in range(seen):
+            table_of_seen.add(key)
+        assert sys.getsizeof(table_of_seen) + seen * sys.getsizeof(b"k" * 31) <= memory
+        assert seen * 400 > memory, "much of it is wasted"
 
 
 # ── lives, and planted bugs ───────────────────────────────────────────────────────────────────────────
