@@ -198,6 +198,8 @@ class _Waiting:
         entries: list[PartitionFetched] = []
         attachments: list[memoryview] = []
         for at, asked in enumerate(session.in_turn()):
+            if self._says_nothing(asked):
+                continue
             # The first batch is given whatever its size, so that an oversized one cannot stall its partition.
             room = min(asked.max_bytes, left) if attachments else max(min(asked.max_bytes, left), 1)
             entry, data = self._read(asked, room)
@@ -209,6 +211,22 @@ class _Waiting:
                     served = at + 1
         session.stopped_before(served)
         self.incoming.reply(FetchReply(tuple(entries), session_id=session.session_id), *attachments)
+
+    def _says_nothing(self, asked: PartitionFetch) -> bool:
+        """Whether a follower would be told what it knows: the end of most polls of an idle partition, and cheap."""
+        place = asked.topic_id, asked.index
+        told, partition = self.session.told.get(place), self.context.replicas.partitions.get(place)
+        if self.request.broker_id == NO_BROKER or told is None or partition is None:
+            return False
+        leadership, log = partition.leadership, partition.log
+        return (
+            leadership is not None
+            and partition.offline is None
+            and asked.current_leader_epoch == partition.leader_epoch
+            and asked.fetch_offset == log.end_offset
+            and told.high_watermark == leadership.known_high_watermark
+            and told.log_start == log.log_start
+        )
 
     def _is_over(self) -> None:
         self.answered = True
