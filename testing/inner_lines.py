@@ -109,6 +109,7 @@ class Line(asyncio.BufferedProtocol, asyncio.Transport):
     def sync(self) -> None:
         """Do what may be done by now."""
         if self._real is None or self._ended:
+            self._tell()
             return
         if self._peer is not None and self._loop.net.links.are_reset(self._loop.name, self._peer):
             self.tear_down()
@@ -123,7 +124,13 @@ class Line(asyncio.BufferedProtocol, asyncio.Transport):
         )
         if reads != self._reads and not self._real.is_closing():
             self._reads = reads
-            (self._real.resume_reading if reads else self._real.pause_reading)()
+            self._unless_closed(self._real.resume_reading if reads else self._real.pause_reading)
+
+    @staticmethod
+    def _unless_closed(action: Callable[[], object]) -> None:
+        """A transport may have ended before anybody was told: uvloop's says then that it cannot do anything."""
+        with contextlib.suppress(RuntimeError):
+            action()
 
     def tear_down(self) -> None:
         """At once, and the other side hears it."""
@@ -201,6 +208,8 @@ class Line(asyncio.BufferedProtocol, asyncio.Transport):
         """It is over; the node is told when it may hear of it."""
         self._ended = True
         self._loop.net.callers.pop(self._name, None)
+        if self._hung_up or exc is not None:
+            self._arrived.clear()  # as a kernel does with what nobody has read by then
         due = self._loop.time() + (0.0 if self._hung_up else self._incoming().delay_s)
         self._arrived.append((due, None, exc))
         self._tell()
@@ -357,11 +366,14 @@ class Line(asyncio.BufferedProtocol, asyncio.Transport):
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """When there is enough to send."""
-        self._real.set_write_buffer_limits(high=high, low=low)
+        self._unless_closed(lambda: self._real.set_write_buffer_limits(high=high, low=low))
 
     def get_write_buffer_size(self) -> int:
         """What is not sent yet."""
-        return cast("int", self._real.get_write_buffer_size()) + sum(len(data) for _, data in self._leaving)
+        unsent = (
+            0 if self._ended or self._real.is_closing() else cast("int", self._real.get_write_buffer_size())
+        )
+        return unsent + sum(len(data) for _, data in self._leaving)
 
     def can_write_eof(self) -> bool:
         """Nobody here does."""

@@ -8,6 +8,7 @@ import pytest
 import uvloop
 
 from tests.testing.user import QUICK, User, until
+from tidelog.protocol.io import connect
 from tidelog.testing import Cluster, NodeFailed
 from tidelog.testing.local import LocalNode
 
@@ -95,6 +96,27 @@ async def test_timers_of_a_paused_node_stand_still_and_come_due_when_it_goes_on(
             return rung == ["due"]
 
         await until(came, "the timer")
+
+
+@pytest.mark.parametrize("verb", ["pause", "isolate"])
+async def test_a_connection_that_ended_meanwhile_is_known_to_have_ended_afterwards(verb: str) -> None:
+    async with Cluster(1) as cluster:
+        user = User(cluster)
+        await user.create("t")
+        loop = local(cluster, "b1")._loop
+        assert loop is not None
+        connection = await connect(*cluster.nodes["b1"].spec.address)
+        before = len(loop.lines)
+        await (cluster.pause(1) if verb == "pause" else cluster.isolate(1, "clients"))
+        connection.abort()
+        await asyncio.sleep(0.05)
+        assert len(loop.lines) == before
+        await (cluster.resume(1) if verb == "pause" else cluster.heal())
+
+        async def told() -> bool:
+            return len(loop.lines) == before - 1
+
+        await until(told, "the end of the connection")
 
 
 async def test_a_fatal_error_ends_the_node_and_not_the_test() -> None:
