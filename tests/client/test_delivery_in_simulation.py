@@ -241,6 +241,14 @@ def test_while_leaders_are_killed_what_is_acknowledged_is_there_once_and_in_orde
 def test_in_a_storm_what_is_acknowledged_is_there_once_and_in_order(world: World) -> None:
     run = Run(world, world.seed)
     faults = Faults(world, run.stage.cluster, power_cuts=False, grouped=False, forgive=lambda: None)
-    done = run.go(20, faults.strike, 0.5)
+
+    def strike() -> None:
+        faults.strike()
+        for number in run.stage.cluster.hosts:
+            world.network.heal(f"b{number}", "client")
+            if world.rng.random() < 0.2:  # what the broker has written, it cannot tell
+                world.network.partition(f"b{number}", "client", both=False)
+
+    done = run.go(20, strike, 0.5)
     faults.heal()
     run.finish(done)
