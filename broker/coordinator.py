@@ -6,7 +6,8 @@
 What it keeps true (I-60; D9, D14):
 
 * A group belongs to the partition crc32(its name) mod their number, for ever: the number is fixed at creation.
-* A log that cannot be read or understood to its end is not served in part; reading it begins anew a second later.
+* A log that is not understood to its end is not served in part; reading it begins anew a second later. Where the log
+  cannot be read another replica is to lead.
 * Decisions are written in the epoch in which their shard was loaded, and with acks=all; what the log refuses has not
   happened, what it has taken may yet be committed, whatever its client was told.
 * Without a lease nothing is answered: another broker may coordinate by now.
@@ -35,6 +36,7 @@ from tidelog.protocol.batch import walk
 from tidelog.protocol.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
+    CorruptMessage,
     DamagedLog,
     DiskFull,
     FencedLeaderEpoch,
@@ -190,7 +192,14 @@ class Coordinator:
         held = ready[0]
         try:
             self._load_slice(held)
-        except (StorageError, DamagedLog, UnsupportedFormat) as error:
+            if held.is_loaded:
+                held.shard.check_loaded()
+        except (StorageError, DamagedLog) as error:
+            held.partition.go_offline(
+                str(error)
+            )  # others have it, and lead as soon as the controller hears of it
+            self._look_at_roles()
+        except (UnsupportedFormat, CorruptMessage) as error:
             logger.error("groups.not_loaded partition=%d: %s", held.index, error)  # noqa: TRY400 -- it says it all
             anew = self._begin(held.index, held.place, held.partition)
             anew.end = held.end
@@ -319,9 +328,10 @@ class Coordinator:
         if not self.context.replicas.has_lease(clocks.boot_ms()):
             return
         now_ms = clocks.now_ms()
+        if not all(held.is_led for held in self.held.values()):
+            self._look_at_roles()  # a disk has failed, say: no decision of the cluster tells of that
         for held in list(self.held.values()):
-            if held.is_led:
-                self._look_at(held)
+            self._look_at(held)
             if held.shard.is_active and held.is_led:
                 self._carry_all(held, held.shard.tick(now_ms, clocks.wall_ms()))
                 if now_ms >= held.expire_ms:

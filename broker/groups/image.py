@@ -94,12 +94,21 @@ class Group:
             for place in held_by(current):
                 yield place, member
 
-    def check(self) -> None:
-        """What has to hold when the log was read to its end."""
+    def flaw(self) -> str:
+        """What contradicts itself when the log was read to its end; empty: nothing."""
         found = list(self.holdings())
-        assert len(found) == len(dict(found)), f"{self} has a partition twice"
-        assert dict(found) == self.held, f"{self} believes in {self.held}"
-        assert set(self.currents) <= set(self.members), f"{self} has members that are gone"
+        if len(found) != len(dict(found)):
+            return f"{self} has a partition twice"
+        if dict(found) != self.held:
+            return f"{self} believes in {self.held}"
+        if not set(self.currents) <= set(self.members):
+            return f"{self} has members that are gone"
+        return ""
+
+    def check(self) -> None:
+        """Nothing may contradict itself that was decided here."""
+        flaw = self.flaw()
+        assert not flaw, flaw
 
     def copy(self) -> "Group":
         """The same, to go on by itself: the values are shared."""

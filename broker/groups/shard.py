@@ -33,6 +33,7 @@ from tidelog.broker.groups.records import (
 )
 from tidelog.broker.groups.settings import GroupSettings
 from tidelog.broker.groups.topics import Topics
+from tidelog.protocol.errors import UnsupportedFormat
 from tidelog.protocol.messages import (
     LEAVE,
     DeleteGroupOffsets,
@@ -72,13 +73,19 @@ class Shard:
         assert not self.is_active
         self.committed.replay(records)
 
+    def check_loaded(self) -> None:
+        """Everything was read: what contradicts itself is not served; whoever wrote it is not this tidelog."""
+        for group in self.committed.by_id.values():
+            flaw = group.flaw()
+            if flaw:
+                raise UnsupportedFormat(f"the log of groups contradicts itself: {flaw}")
+
     def activate(self, now_ms: int) -> None:
         """All is loaded and committed: everybody has a whole session from now on."""
         assert not self.is_active
         self.is_active = True
         self.current = self.committed.copy()
         for group in self.current.by_id.values():
-            group.check()
             for member, state in group.members.items():
                 self.deadlines.set(SESSION, group.id, member, now_ms + state.session_timeout_ms)
                 self._await_revocation(group, member, now_ms)

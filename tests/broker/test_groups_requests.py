@@ -10,6 +10,10 @@ from tidelog.broker import coordinator as carrying
 from tidelog.broker.coordinator import Coordinator, cut, partition_of
 from tidelog.broker.groups.records import (
     GROUPS_TOPIC,
+    CurrentKey,
+    CurrentState,
+    MemberKey,
+    MemberState,
     OffsetKey,
     OffsetState,
     Record,
@@ -24,6 +28,7 @@ from tidelog.controller.image import Changes, PartitionState, TopicState
 from tidelog.protocol.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
+    DamagedLog,
     GroupIdNotFound,
     InvalidReplicationFactor,
     NonEmptyGroup,
@@ -188,6 +193,48 @@ def test_a_log_that_is_not_understood_is_not_served_and_read_anew_later() -> Non
     desk.now_ms += 1000
     desk.coordinator.load_some()
     assert desk.coordinator.held[index].not_before_ms == desk.now_ms + 1000
+
+
+def test_a_log_that_contradicts_itself_is_not_served() -> None:
+    desk = ready()
+    held = desk.coordinator.of_group("g")
+    both = CurrentState(1, assigned=((ORDERS_ID, (0,)),))
+    records = [Record(MemberKey("g", name), MemberState(("orders",))) for name in "ab"]
+    records += [Record(CurrentKey("g", name), both) for name in "ab"]
+    keys, values = encoded(records)
+    held.partition.produce(
+        encode(values, keys), -1, held.leader_epoch, now_ms=desk.now_ms, wall_ms=desk.now_ms
+    )
+    desk.lead_groups(epoch=1)
+    desk.load()
+    answer = desk.say("a", 1).answer
+    assert answer.error == CoordinatorLoadInProgress.code
+    assert "has a partition twice" in answer.message
+
+
+def test_a_log_that_cannot_be_read_is_left_to_another_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = ready()
+    desk.say("a", 0, "orders")
+    index = partition_of("g", 2)
+
+    def read(*_: Any) -> Any:
+        raise DamagedLog("a bit has flipped")
+
+    monkeypatch.setattr(type(desk.replicas.partitions[GROUPS_ID, index].log), "read", read)
+    desk.lead_groups(epoch=1)
+    desk.load()
+    assert desk.replicas.partitions[GROUPS_ID, index].offline == "a bit has flipped"
+    assert desk.say("a", 1).answer.error == NotCoordinator.code
+
+
+def test_a_disk_that_fails_ends_coordinating_without_a_decision_of_the_cluster() -> None:
+    desk = ready()
+    desk.say("a", 0, "orders")
+    waiting = desk.say("a", 1, max_wait_ms=5000)
+    desk.coordinator.of_group("g").partition.go_offline("the disk is gone")
+    desk.coordinator.tick()
+    desk.turn()
+    assert waiting.answer.error == NotCoordinator.code
 
 
 # ── what is not committed ─────────────────────────────────────────────────────────────────────────────
