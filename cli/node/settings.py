@@ -66,7 +66,7 @@ class NamedAddress(NamedTuple):
 
 def parse_listeners(text: str) -> tuple[NamedAddress, ...] | None:
     """`HOST:PORT,name://HOST:PORT`, as Kafka has it: each name once, and only the first may have none. None: it is not that."""
-    listeners = []
+    listeners: list[NamedAddress] = []
     for word in text.split(","):
         name, slashes, where = word.strip().rpartition("://")
         address = parse_address(where)
