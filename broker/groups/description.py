@@ -26,6 +26,7 @@ from tidelog.protocol.messages import (
     ListGroups,
     ListGroupsReply,
 )
+from tidelog.protocol.messages.shapes import ENTRIES_MAX
 from tidelog.protocol.types import NO_BROKER, NO_OFFSET, BrokerId
 
 EMPTY: Final = "empty"
@@ -81,7 +82,7 @@ def places_of_group(group: Group) -> list[Place]:
 def listed(groups: Iterable[Group], request: ListGroups, view: View) -> ListGroupsReply:
     """The groups that were asked for, by name, as many as were asked for."""
     chosen = chosen_of(groups, request, view.topics)
-    page = chosen[: request.limit]
+    page = chosen[: min(request.limit, ENTRIES_MAX)]
     return ListGroupsReply(groups=tuple(_line(group, view) for group in page), more=len(chosen) > len(page))
 
 
