@@ -6,6 +6,7 @@ nobody reads stdout any more the command is over, also while nothing comes.
 """
 
 import asyncio
+import logging
 import select
 import sys
 from collections.abc import Callable
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from tidelog.client import Client
     from tidelog.client.io.consumer import Consumer
     from tidelog.client.records import RecordBatch
+
+logger = logging.getLogger(__name__)
 
 _QUIET_S: Final = 0.25
 """After so long without a record it is looked at whether there will be any."""
@@ -106,8 +109,10 @@ class _Reading:
             name: one for name, (one, _) in extents.items() if one.stop is None or one.begin < one.stop
         }
         consumer.assign(self._left)
-        for name in self._left:
-            consumer.seek(name, extents[name][1])
+        for name, (_, stop) in self._left.items():
+            at = extents[name][1]
+            logger.info("consume.begins partition=%s offset=%d stop=%s", name, at, stop)
+            consumer.seek(name, at)
         loop = asyncio.get_running_loop()
         heard_s = looked_s = loop.time()
         known = len(self._client.cluster.partitions(self._wanted.topic))

@@ -111,7 +111,7 @@ class _Sending:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         interrupted = False
-        silence = asyncio.create_task(self._tell_of_silence())
+        silence = asyncio.create_task(self._keep_telling())
         try:
             await self._read()
             await self._settle(0)
@@ -187,11 +187,13 @@ class _Sending:
             self._collect()
             self._progress.show(self._records)
 
-    async def _tell_of_silence(self) -> None:
+    async def _keep_telling(self) -> None:
+        """Failures that no neighbour has followed, and that it is the cluster that does not answer."""
         told = known = -1
         while True:
             await asyncio.sleep(_SILENT_S)
             self._collect()
+            self._tell(self._failures.end())
             if self._unsure and self._records == known != told:
                 told = known
                 self._progress.end()

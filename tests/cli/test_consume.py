@@ -1,18 +1,23 @@
 """`tidelog consume` against a real cluster."""
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import cast
 
 import pytest
 
 from tests.cli.conftest import Ran, Tidelog
 from tests.cli.serving import Serving, until
+from tidelog.cli.consume.ranges import END, START, Extent, Range
+from tidelog.cli.consume.reading import Wanted, _Reading
 from tidelog.client import Client
+from tidelog.client.io.consumer import Consumer
 from tidelog.protocol.types import TopicPartition
 
 DEADLINE_S = 30
@@ -170,6 +175,36 @@ def test_a_topic_that_is_not_there_is_named_with_the_nearest(consume: Consume, o
     assert "there is no topic 't0'; the nearest is t" in ran.err
 
 
+class Passed:
+    """A consumer whose position is behind where the last record of a range was."""
+
+    def __init__(self, position: int) -> None:
+        self._position = position
+        self.assigned: list[TopicPartition] | None = None
+
+    async def position(self, _: TopicPartition) -> int:
+        """Where it is."""
+        return self._position
+
+    def assign(self, names: Iterable[TopicPartition]) -> None:
+        """What is still read."""
+        self.assigned = list(names)
+
+
+@pytest.mark.parametrize(("position", "left"), [(9, True), (10, False)])
+def test_a_partition_whose_last_records_are_no_more_ends_where_its_position_does(
+    position: int, left: bool
+) -> None:
+    wanted = Wanted("t", (), Range(START, END), None, None, 30.0, ends=False)
+    reading = _Reading(cast("Client", None), wanted, lambda _: None, lambda: None)
+    name = TopicPartition("t", 0)
+    reading._left = {name: Extent(0, 10)}
+    consumer = Passed(position)
+    asyncio.run(reading._look_for_ends(cast("Consumer", consumer)))
+    assert (name in reading._left) is left
+    assert consumer.assigned == (None if left else [])
+
+
 # ── as processes ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -216,6 +251,17 @@ def test_partitions_that_are_added_are_read_from_their_start(one_broker: Serving
         assert process.stdout.readline() == b"1:second\n"
         one_broker.write(name, b"third", partition=0)
         assert process.stdout.readline() == b"0:third\n"
+
+
+def test_a_range_that_begins_beyond_the_end_waits_for_its_first_offset(one_broker: Serving) -> None:
+    name = one_broker.topic()
+    one_broker.write(name, b"v0")
+    with running(one_broker.bootstrap, name, "-o", "3", "-n", "2", "-v") as process:
+        assert process.stderr is not None
+        assert b"offset=1 stop=None" in process.stderr.readline()
+        one_broker.write(name, *(b"v%d" % number for number in range(1, 6)))
+        out, _ = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, out) == (0, b"v3\nv4\n")
 
 
 def test_a_topic_that_is_deleted_ends_the_reading_with_a_word(one_broker: Serving) -> None:

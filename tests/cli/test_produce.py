@@ -199,7 +199,8 @@ def test_without_a_stdin_nothing_is_written(one_broker: Serving) -> None:
     assert (done.returncode, done.stderr.split(" written")[0]) == (0, "0 records")
 
 
-def test_who_waits_for_a_broker_is_told_so_and_nothing_is_lost() -> None:
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_who_waits_for_a_broker_is_told_so_and_nothing_is_lost(interrupted: bool) -> None:
     with serving(1) as cluster:
         name = cluster.topic()
         with running(cluster.bootstrap, name) as process:
@@ -215,10 +216,26 @@ def test_who_waits_for_a_broker_is_told_so_and_nothing_is_lost() -> None:
                 b"nothing was acknowledged for 3 s; 1 line waits, for 120 s at most: `tidelog cluster health` says what is "
                 b"wrong\n"
             )
+            if interrupted:
+                process.send_signal(signal.SIGINT)
             cluster.run(cluster.cluster.resume(1))
             _, err = process.communicate(timeout=DEADLINE_S)
-        assert process.returncode == 0
+        assert process.returncode == (130 if interrupted else 0)
         assert err.decode().startswith(f"2 records written to {name}")
+
+
+def test_a_line_at_fault_is_told_while_others_go_on(one_broker: Serving) -> None:
+    name = one_broker.topic()
+    with running(one_broker.bootstrap, name, "-X", "max.request.size=2000000") as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(b"x" * 1_500_000 + b"\n")
+        process.stdin.flush()
+        assert process.stderr.readline().startswith(b"not written: line 1: ")
+        _, err = process.communicate(b"fine\n", timeout=DEADLINE_S)
+    assert process.returncode == 1
+    assert err.decode().splitlines()[-1] == f"error: 1 line of {name} was not written"
+    assert [record.value for record in records(one_broker, name)] == [b"fine"]
 
 
 def test_lines_that_no_broker_takes_any_more_are_all_accounted_for() -> None:

@@ -11,6 +11,7 @@ import pytest
 from tests.cli.conftest import Ran, Tidelog
 from tests.cli.serving import Serving
 from tidelog.cli.main import tidelog as root
+from tidelog.client import Client
 from tidelog.client.partitioning import partition_of
 
 Topic = Callable[..., Ran]
@@ -190,6 +191,23 @@ def test_at_a_terminal_it_is_asked(
     ran = topic("delete", name)
     assert ran.code == code
     assert (topic("describe", name).code == 0) == (answer == "n")
+
+
+def test_what_was_shown_is_deleted_and_nothing_that_took_its_name_meanwhile(
+    topic: Topic, three_brokers: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = three_brokers.topic()
+
+    async def make_anew(client: Client) -> None:
+        await client.admin.delete_topics(name)
+        await client.admin.create_topics(name)
+
+    monkeypatch.setattr(
+        "tidelog.cli.topic.remove.require_consent", lambda *_, **__: three_brokers.with_client(make_anew)
+    )
+    ran = topic("delete", name)
+    assert (ran.code, ran.out) == (1, "")
+    assert topic("describe", name).code == 0
 
 
 def test_trim_says_what_goes_and_lets_it_go(topic: Topic, three_brokers: Serving) -> None:
