@@ -16,6 +16,7 @@ What it keeps true (D8, D9; DECISIONS 3):
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from tidelog.broker.config import BrokerConfig
@@ -73,6 +74,7 @@ from tidelog.protocol.types import BrokerId, Epoch
 from tidelog.replication.breathing import breathing
 from tidelog.replication.deadlines import Deadlines
 from tidelog.replication.throttle import Throttle
+from tidelog.storage import making
 from tidelog.storage.crashes import CrashKind, Life
 from tidelog.storage.data_directory import DataDirectory
 from tidelog.storage.environment import Environment, take_directory
@@ -83,6 +85,9 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_MADE_AT_ONCE = 64
+_MAKERS = 4
+"""Threads that make new logs: flushes that are asked for together cost little more than one."""
 _SNAPSHOT_S = 5.0
 """How often it is asked whether a snapshot of the metadata log is due."""
 
@@ -125,6 +130,8 @@ class Broker:
         self._context: Context
         self._replayed = asyncio.Event()
         self._stop_asked = asyncio.Event()
+        self._to_make = asyncio.Event()
+        """Set when many logs are to be made."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._handlers: dict[type[Request], Callable[[Context, Incoming], None]] = {
             Produce: produce,
@@ -301,6 +308,7 @@ class Broker:
             run_soon=self._run_delayed_soon,
             propose_soon=self._propose_soon,
             wake_at=self._wake_at,
+            make_soon=self._to_make.set,
         )
         self._deadlines = Deadlines(self.replicas.delayed)
         self._clocks = Clocks(
@@ -377,7 +385,11 @@ class Broker:
             partition = replicas.partitions.get(place)
             if partition is not None and partition.leadership is not None:
                 self._flusher.appended(partition)  # in group mode its own log counts only when it is flushed
-        self._fetch_from(replicas.leaders())
+        self._adopted()
+
+    def _adopted(self) -> None:
+        """The partitions that are followed may be others."""
+        self._fetch_from(self.replicas.leaders())
 
     def _move_rate(self) -> int | None:
         """What may go to replicas that are being added: what the moves say, else what holds for this broker."""
@@ -423,7 +435,29 @@ class Broker:
             self._flusher.probe(),
             self._proposer.run(),
             self._take_snapshots(),
+            self._make_logs(),
         ]
+
+    async def _make_logs(self) -> None:
+        """Where many partitions have come at once, their logs are made in a thread, and what can be served is."""
+        while True:
+            await self._to_make.wait()
+            self._to_make.clear()
+            while begun := self.replicas.begin_making(_MADE_AT_ONCE):
+                shares = [begun[thread::_MAKERS] for thread in range(_MAKERS)]
+                await asyncio.gather(
+                    *(
+                        in_a_thread(partial(making.run, self.data.directory, share))
+                        for share in shares
+                        if share
+                    )
+                )
+                for each in begun:
+                    partition = self.replicas.made(each, self._clocks.now_ms(), self._clocks.wall_ms())
+                    if partition is not None and partition.leadership is not None:
+                        self._flusher.appended(partition)
+                    await asyncio.sleep(0)
+                self._adopted()
 
     async def _take_snapshots(self) -> None:
         """Of the metadata log, once in a while."""
