@@ -126,7 +126,7 @@ class Compaction:
                 self.outcome = step
         assert self.outcome is not None, "a compaction ends with its outcome"
         self._log.first_dirty = self.outcome.clean_below
-        yield from self._work(lambda: self._checkpoints.write_cleaner_offsets().run())
+        yield from self._work(self._checkpoints.write_cleaner_offsets().run)
 
     def _remembered(self, committed: Offset) -> Generator[None, None, set[Offset]]:
         """The last offsets of the batches that living producers are known by, as of where the compaction ends."""
@@ -149,7 +149,7 @@ class Compaction:
         floor = max(log.purge_floor, cleaned.purge_floor, 0)
         if floor > log.purge_floor:
             log.purge_floor = floor
-            yield from self._work(lambda: self._checkpoints.write_purge_floors().run())
+            yield from self._work(self._checkpoints.write_purge_floors().run)
         yield from self._work(swap.commit, "commit a compacted segment")
         swap.adopt()
         yield from self._work(swap.finish, "put a compacted segment in its place")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.storage.test_data_directory import ID, ORDERS, Node
-from tidelog.protocol.batch import BatchHeader, read_header, walk
+from tidelog.protocol.batch import DELETE_HORIZON, BatchHeader, read_header, walk
 from tidelog.protocol.errors import DamagedLog
 from tidelog.protocol.records import decode, encode
 from tidelog.storage import compaction
@@ -86,7 +86,12 @@ class Compacted:
     # ── steps ──────────────────────────────────────────────────────────────────────────────────────
 
     def append(
-        self, count: int = 0, keys: list[bytes | None] | None = None, *, tombstones: float = 0.3
+        self,
+        count: int = 0,
+        keys: list[bytes | None] | None = None,
+        *,
+        tombstones: float = 0.3,
+        attributes: int = 0,
     ) -> None:
         """A batch with some keys, of which some are deleted; of a producer that numbers it, sometimes."""
         rng = self.rng
@@ -102,6 +107,7 @@ class Compacted:
             chosen,
             times,
             codec=rng.choice([0, 0, 0, 3]),
+            attributes=attributes,
             producer_id=producer,
             producer_epoch=0 if producer >= 0 else -1,
             base_sequence=self.sequences.get(producer, 0) if producer >= 0 else -1,
@@ -407,6 +413,49 @@ def damage_ends_it() -> None:
     life.check()
 
 
+def cut_at_every_step() -> None:
+    """C10: what is committed is finished, what is not is given up; the next compaction goes on (KAFKA-3123)."""
+    steps = 0
+    while True:
+        life = some()
+        life.append()
+        running = life.compaction()
+        ended = True
+        for taken, work in enumerate(running.steps(life.durable, life.now_ms, MEMORY)):
+            if taken == steps:
+                life.truncate(life.durable)
+                ended = False
+                break
+            if work is not None:
+                work()
+        assert life.log.compaction is None
+        life.check()
+        assert not [name for name in stored(life) if name.endswith((".cleaned", ".swap", ".tmp"))]
+        life.compact()
+        life.check(rot=True)
+        if ended:
+            break
+        steps += 1
+    assert steps > 20
+
+
+def crash_everywhere_while_a_record_goes_with_its_tombstone() -> None:
+    """As on a follower that has the record, and then copies the tombstone when its horizon has long been set."""
+
+    def due() -> Compacted:
+        life = Compacted(Random(7))
+        life.append(keys=[b"a"], tombstones=0)
+        for number in range(25):
+            life.append(keys=[b"x%d" % number, b"last"], tombstones=0)
+        life.append(keys=[b"a"], tombstones=1, attributes=DELETE_HORIZON)
+        life.append(keys=[b"last"], tombstones=0)
+        life.roll()
+        assert len(life.log.segments) > 3
+        return life
+
+    crash_everywhere(due, Compacted.compact)
+
+
 # ── lives ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -430,6 +479,7 @@ def live(seed: int, steps: int = 40) -> None:
 
 def _live(life: Compacted, rng: Random, steps: int) -> None:
     memory = rng.choice([300, 600, 1500, MEMORY])
+    life.node.disk.by_page = rng.random() < 0.3
 
     def interrupted() -> None:
         """Others have their turns between the steps, and may end it."""
@@ -438,9 +488,8 @@ def _live(life: Compacted, rng: Random, steps: int) -> None:
         for taken, work in enumerate(running.steps(life.durable, life.now_ms, memory)):
             if taken == end_at:
                 if rng.random() < 0.5:
-                    running.abort()
-                else:
-                    life.truncate(life.durable)
+                    life.truncate(life.durable)  # which ends it, if there is anything to cut
+                running.abort()
                 break
             if work is not None:
                 work()

@@ -12,7 +12,9 @@ from tests.storage.compacted import (
     MEMORY,
     Compacted,
     crash_everywhere,
+    crash_everywhere_while_a_record_goes_with_its_tombstone,
     crash_everywhere_while_a_tombstone_goes,
+    cut_at_every_step,
     damage_ends_it,
     deleted_once,
     filled,
@@ -233,6 +235,10 @@ def test_a_purge_file_that_cannot_be_read_means_that_all_may_be_gone(life: Compa
     assert life.log.purge_floor == life.log.end_offset
 
 
+def test_a_record_and_its_tombstone_that_go_together_go_in_their_order() -> None:
+    crash_everywhere_while_a_record_goes_with_its_tombstone()
+
+
 # ── in the middle of it ───────────────────────────────────────────────────────────────────────────────
 
 
@@ -280,29 +286,7 @@ def test_a_reader_in_the_middle_of_a_swap_reads_what_it_would_have_read(life: Co
 
 
 def test_who_cuts_a_log_ends_its_compaction_first_at_every_step() -> None:
-    """C10: what is committed is finished, what is not is given up; the next compaction goes on (KAFKA-3123)."""
-    steps = 0
-    while True:
-        life = some()
-        life.append()
-        running = life.compaction()
-        ended = True
-        for taken, work in enumerate(running.steps(life.durable, life.now_ms, MEMORY)):
-            if taken == steps:
-                life.truncate(life.durable)
-                ended = False
-                break
-            if work is not None:
-                work()
-        assert life.log.compaction is None
-        life.check()
-        assert not [name for name in stored(life) if name.endswith((".cleaned", ".swap", ".tmp"))]
-        life.compact()
-        life.check(rot=True)
-        if ended:
-            break
-        steps += 1
-    assert steps > 20
+    cut_at_every_step()
 
 
 def test_a_log_that_begins_anew_while_it_is_compacted_has_nothing_of_the_old(life: Compacted) -> None:

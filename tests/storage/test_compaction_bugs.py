@@ -8,7 +8,9 @@ import pytest
 from tests.storage.compacted import (
     Compacted,
     crash_everywhere,
+    crash_everywhere_while_a_record_goes_with_its_tombstone,
     crash_everywhere_while_a_tombstone_goes,
+    cut_at_every_step,
     damage_ends_it,
     filled,
     live,
@@ -126,7 +128,7 @@ def a_floor_that_comes_after_the_swap(plant: pytest.MonkeyPatch) -> None:
         floor = max(self._log.purge_floor, cleaned.purge_floor, 0)
         if floor > self._log.purge_floor:
             self._log.purge_floor = floor
-            yield from self._work(lambda: self._checkpoints.write_purge_floors().run())
+            yield from self._work(self._checkpoints.write_purge_floors().run)
 
     plant.setattr(Compaction, "_put_in_place", planted)
 
@@ -226,7 +228,7 @@ def a_first_dirty_offset_that_is_written_first(plant: pytest.MonkeyPatch) -> Non
 
     def planted(self: Compaction, planned: Plan) -> Iterator[log_compaction.Work | None]:
         self._log.first_dirty = planned.end
-        yield from self._work(lambda: self._checkpoints.write_cleaner_offsets().run())
+        yield from self._work(self._checkpoints.write_cleaner_offsets().run)
         yield from carry_out(self, planned)
 
     plant.setattr(Compaction, "_carry_out", planted)
@@ -271,10 +273,10 @@ def bodies_that_are_not_verified(plant: pytest.MonkeyPatch) -> None:
 PLANTS: dict[Plant, Callable[[], None]] = {
     a_swap_without_a_flush: crash_everywhere_in_some,
     a_swap_whose_name_is_not_durable_before_the_old_files_go: crash_everywhere_in_some,
-    groups_that_are_put_in_place_from_the_last_on: random_lives,
+    groups_that_are_put_in_place_from_the_last_on: crash_everywhere_while_a_record_goes_with_its_tombstone,
     a_start_that_undoes_what_was_committed: crash_everywhere_in_some,
     tombstones_that_go_at_once: random_lives,
-    a_floor_that_is_not_written: random_lives,
+    a_floor_that_is_not_written: crash_everywhere_while_a_tombstone_goes,
     a_floor_that_comes_after_the_swap: crash_everywhere_while_a_tombstone_goes,
     batches_that_producers_are_known_by_go: random_lives,
     the_first_batch_of_an_epoch_goes: random_lives,
@@ -286,7 +288,7 @@ PLANTS: dict[Plant, Callable[[], None]] = {
     long_keys_that_are_cut: random_lives,
     the_first_of_two_in_one_block_stays: random_lives,
     bodies_that_are_not_verified: damage_ends_it,
-    a_truncation_that_goes_on_beside_a_compaction: random_lives,
+    a_truncation_that_goes_on_beside_a_compaction: cut_at_every_step,
     a_truncation_that_leaves_the_first_dirty_offset: truncate_and_append_and_look_whether_it_is_clean,
     a_first_dirty_offset_that_is_written_first: crash_and_look_whether_it_is_clean,
 }
