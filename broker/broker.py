@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from tidelog.broker.config import BrokerConfig
+from tidelog.broker.coordinator_node import GroupsNode
 from tidelog.broker.fetcher import Fetcher, Follow
 from tidelog.broker.flusher import Flusher
 from tidelog.broker.io import in_a_thread
@@ -85,6 +86,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_NOTHING = Changes((), (), (), ())
 _MADE_AT_ONCE = 64
 _MAKERS = 4
 """Threads that make new logs: flushes that are asked for together cost little more than one."""
@@ -128,6 +130,7 @@ class Broker:
         self._fetchers: dict[BrokerId, tuple[Fetcher, asyncio.Task[None]]] = {}
         self._group: asyncio.TaskGroup
         self._context: Context
+        self._groups: GroupsNode
         self._replayed = asyncio.Event()
         self._stop_asked = asyncio.Event()
         self._to_make = asyncio.Event()
@@ -333,6 +336,8 @@ class Broker:
             throttle=self._throttle,
             hwm_propagation_ms=config.hwm_propagation_ms,
         )
+        self._groups = GroupsNode(self._context, config.groups, self._address_of, self.bounds, self._spawn)
+        self._handlers.update(self._groups.handlers)
         self._set_strays_aside()
         self.serving = True
         self._adopt(Changes(tuple(image.partitions), tuple(image.brokers), (), tuple(image.configs)))
@@ -387,6 +392,8 @@ class Broker:
                 self._flusher.appended(partition)  # in group mode its own log counts only when it is flushed
         self._adopted()
 
+        self._groups.adopt(changes)
+
     def _adopted(self) -> None:
         """The partitions that are followed may be others."""
         self._fetch_from(self.replicas.leaders())
@@ -436,6 +443,7 @@ class Broker:
             self._proposer.run(),
             self._take_snapshots(),
             self._make_logs(),
+            self._groups.run(),
         ]
 
     async def _make_logs(self) -> None:
@@ -458,6 +466,7 @@ class Broker:
                         self._flusher.appended(partition)
                     await asyncio.sleep(0)
                 self._adopted()
+                self._groups.adopt(_NOTHING)
 
     async def _take_snapshots(self) -> None:
         """Of the metadata log, once in a while."""
@@ -547,6 +556,7 @@ class Broker:
         message = incoming.message
         if isinstance(message, Hello):
             cluster = self._claim.identity.cluster_id
+            incoming.connection.context = message
             incoming.reply(Welcome(cluster.hex() if cluster else "", self.config.broker_id, "broker"))
             return
         handler = self._handlers.get(type(message))

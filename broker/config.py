@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from tidelog.broker.fetcher import FetchSettings
 from tidelog.broker.flusher import FlushSettings
+from tidelog.broker.groups.settings import GroupSettings
 from tidelog.controller.snapshots import SnapshotConfig
 from tidelog.protocol.errors import InvalidConfig
 from tidelog.protocol.limits import DEFAULT, Limits
@@ -64,6 +65,7 @@ class BrokerConfig:
     """Of its connections."""
     fetch: FetchSettings = field(default_factory=FetchSettings)
     flush: FlushSettings = field(default_factory=FlushSettings)
+    groups: GroupSettings = field(default_factory=GroupSettings)
     log: LogConfig = field(default_factory=LogConfig)
     snapshots: SnapshotConfig = field(default_factory=SnapshotConfig)
     """Of the metadata log: a start reads one instead of all that has ever happened."""
@@ -101,6 +103,11 @@ FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "controlled.shutdown.max.ms": ("controlled_shutdown_max_ms",),
     "flush.bytes": ("flush.flush_bytes",),
     "flush.ms": ("flush.flush_ms",),
+    "group.consumer.heartbeat.interval.ms": ("groups.group_consumer_heartbeat_interval_ms",),
+    "group.consumer.max.session.timeout.ms": ("groups.group_consumer_max_session_timeout_ms",),
+    "group.consumer.min.session.timeout.ms": ("groups.group_consumer_min_session_timeout_ms",),
+    "group.consumer.session.timeout.ms": ("groups.group_consumer_session_timeout_ms",),
+    "group.max.size": ("groups.group_max_size",),
     "hwm.propagation.ms": ("hwm_propagation_ms",),
     "index.interval.bytes": ("log.index_interval_bytes",),
     "leader.replication.throttled.rate": ("replication_throttled_rate_bytes_s",),
@@ -111,6 +118,11 @@ FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
         "snapshots.metadata_log_max_record_bytes_between_snapshots",
     ),
     "metadata.log.max.snapshot.interval.ms": ("snapshots.metadata_log_max_snapshot_interval_ms",),
+    "offset.metadata.max.bytes": ("groups.offset_metadata_max_bytes",),
+    "offsets.retention.check.interval.ms": ("groups.offsets_retention_check_interval_ms",),
+    "offsets.retention.minutes": ("groups.offsets_retention_minutes",),
+    "offsets.topic.num.partitions": ("groups.offsets_topic_num_partitions",),
+    "offsets.topic.replication.factor": ("groups.offsets_topic_replication_factor",),
     "open.segments": ("open_segments",),
     "replica.fetch.max.bytes": ("fetch.partition_max_bytes",),
     "replica.fetch.min.bytes": ("fetch.min_bytes",),

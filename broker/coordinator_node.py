@@ -60,7 +60,7 @@ class GroupsNode:
             self.coordinator.tick()
             self._to_load.clear()
             with suppress(TimeoutError):
-                async with asyncio.timeout(TICK_S):
+                async with asyncio.timeout(TICK_S if self.coordinator.held else None):
                     await self._to_load.wait()
 
     def _ask(self, broker: BrokerId, request: Request, timeout_ms: int, heard: Heard) -> None:

@@ -419,7 +419,7 @@ async def _all(works: Iterable[Any]) -> None:
 def _told(settings: Mapping[str, Any] | None, brokers: int) -> dict[str, dict[str, str]]:
     """What brokers (`b`) and controllers (`c`) are told."""
     if not settings:
-        return {"b": {}, "c": replication_factors(brokers)}
+        return replication_factors(brokers)
     from tidelog.testing.told import settings_for  # noqa: PLC0415 -- loads the product, which processes do by themselves
 
     return settings_for(settings, brokers)

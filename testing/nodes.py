@@ -28,14 +28,17 @@ class Unsupported(Exception):
     """This kind of cluster cannot do that truthfully; the message says which can."""
 
 
-FACTORS: Final = ("default.replication.factor",)
-"""Every setting of controllers that says how many replicas a topic has that does not say."""
+FACTORS: Final[Mapping[str, str]] = {
+    "b": "offsets.topic.replication.factor",
+    "c": "default.replication.factor",
+}
+"""The settings of brokers and of controllers that say how many replicas a topic has that does not say."""
 _MOST_REPLICAS: Final = 3
 
 
-def replication_factors(brokers: int) -> dict[str, str]:
-    """What controllers are told, so that topics have as many replicas as there may be (DECISIONS 19)."""
-    return dict.fromkeys(FACTORS, str(min(_MOST_REPLICAS, brokers)))
+def replication_factors(brokers: int) -> dict[str, dict[str, str]]:
+    """What nodes are told, so that topics have as many replicas as there may be (DECISIONS 19)."""
+    return {kind: {key: str(min(_MOST_REPLICAS, brokers))} for kind, key in FACTORS.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

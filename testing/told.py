@@ -12,7 +12,7 @@ from tidelog.testing.nodes import replication_factors
 
 def settings_for(settings: Mapping[str, Any], brokers: int) -> dict[str, dict[str, str]]:
     """For brokers (`b`) and for controllers (`c`), checked. Topics get as many replicas as there may be (DECISIONS 19)."""
-    told: dict[str, dict[str, str]] = {"b": {}, "c": replication_factors(brokers)}
+    told = replication_factors(brokers)
     for key, value in settings.items():
         name = canonical_key(key)
         setting = SETTINGS.get(name) or setting_of(CLUSTER, key)

@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 from typing import cast
 
+from tidelog.broker.groups.records import GROUPS_TOPIC
 from tidelog.broker.partition import Partition
 from tidelog.broker.requests.context import Context
 from tidelog.protocol.errors import (
     InvalidRequest,
+    InvalidTopic,
     NotEnoughReplicasAfterAppend,
     NotLeaderOrFollower,
     RequestTimedOut,
@@ -34,6 +36,8 @@ def produce(context: Context, incoming: Incoming) -> None:
         partition: Partition | None = None
         try:
             partition = context.partition(entry.topic_id, entry.index)
+            if partition.name.topic == GROUPS_TOPIC:
+                raise InvalidTopic(f"{GROUPS_TOPIC} is written by its coordinators alone")
             appended = partition.produce(
                 batch,
                 request.acks,

@@ -44,7 +44,7 @@ def nodes(
     data: Path, state: State, settings: Mapping[str, Mapping[str, str]] | None = None
 ) -> list[NodeSpec]:
     """Every node: controllers first, because brokers look for them."""
-    told = settings or {"b": {}, "c": replication_factors(state.brokers)}
+    told = settings or replication_factors(state.brokers)
     places = [(f"c{n}", state.port + CONTROLLERS_ABOVE + n - 1) for n in range(1, state.controllers + 1)]
     quorum = tuple((int(name[1:]), HOST, port) for name, port in places)
     places += [(f"b{n}", state.port + n - 1) for n in range(1, state.brokers + 1)]

@@ -3,18 +3,13 @@
 import asyncio
 from collections.abc import Iterator
 from random import Random
-from typing import Any
 
 import pytest
 
-from tests.simulation import cluster as simulated
-from tests.simulation.cluster import BROKER_PORT, CONTROLLER_PORT, Cluster
-from tidelog.broker.broker import Broker
-from tidelog.broker.coordinator_node import GroupsNode
+from tests.simulation.cluster import BROKER_PORT, CONTROLLER_PORT, QUICK, Cluster
 from tidelog.broker.groups.records import GROUPS_TOPIC, Place
 from tidelog.broker.groups.settings import GroupSettings
 from tidelog.client.membership import Assigned, Lose, Member, Membership, Revoke, Standing
-from tidelog.controller.image import Changes
 from tidelog.protocol.errors import ConnectionFailed, NotCoordinator, RequestTimedOut, TidelogError, error_of
 from tidelog.protocol.io import Connection, connect
 from tidelog.protocol.messages import (
@@ -46,24 +41,6 @@ SETTINGS = GroupSettings(
     group_consumer_heartbeat_interval_ms=2000,
     offsets_topic_num_partitions=4,
 )
-
-
-class Coordinating(Broker):
-    """A broker that coordinates groups."""
-
-    groups: GroupsNode
-
-    def _adopt(self, changes: Changes) -> None:
-        super()._adopt(changes)
-        if hasattr(self, "groups"):
-            self.groups.adopt(changes)
-            return
-        self.groups = GroupsNode(self._context, SETTINGS, self._address_of, self.bounds, self._spawn)
-        self._handlers.update(self.groups.handlers)
-        self.groups.begin()
-
-    def _work(self) -> list[Any]:
-        return [*super()._work(), self.groups.run()]
 
 
 class Consumer:
@@ -199,7 +176,7 @@ class Play:
     """Three brokers, a topic, and members on a host of their own."""
 
     def __init__(self, world: World) -> None:
-        self.cluster = Cluster(world, brokers=3)
+        self.cluster = Cluster(world, brokers=3, config={**QUICK, "groups": SETTINGS})
         self.client = Host("client", world)
         self.client.start()
         self.consumers: list[Consumer] = []
@@ -255,9 +232,8 @@ class Play:
     def coordinator(self) -> int:
         """The broker that coordinates the group."""
         for number, broker in self.cluster.brokers.items():
-            assert isinstance(broker, Coordinating)
-            if self.cluster.hosts[number].alive and hasattr(broker, "groups"):
-                for held in broker.groups.coordinator.held.values():
+            if self.cluster.hosts[number].alive and hasattr(broker, "_groups"):
+                for held in broker._groups.coordinator.held.values():
                     if held.shard.is_active and "g" in held.shard.current.by_id and held.is_led:
                         return number
         raise AssertionError("nobody coordinates the group")
@@ -281,8 +257,7 @@ class Play:
 
 
 @pytest.fixture
-def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Play]:
-    monkeypatch.setattr(simulated, "Broker", Coordinating)
+def play() -> Iterator[Play]:
     with World(7).running() as world:
         yield Play(world)
 

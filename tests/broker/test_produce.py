@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.broker.node import PLACE, Asked, Node, records
+from tidelog.broker.groups.records import GROUPS_TOPIC
 from tidelog.protocol.batch import stamp
 from tidelog.protocol.errors import (
     CorruptMessage,
@@ -14,6 +15,7 @@ from tidelog.protocol.errors import (
     InvalidRecord,
     InvalidRequest,
     InvalidRequiredAcks,
+    InvalidTopic,
     MessageTooLarge,
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
@@ -271,3 +273,14 @@ def ask_for(node: Node, places: list[tuple[bytes, int]]) -> Asked:
     batch = records(1)
     entries = tuple(PartitionProduce(*place, len(batch)) for place in places)
     return node.ask(Produce(ACKS_ALL, 1000, entries), batch * len(places))
+
+
+def test_nobody_but_a_coordinator_writes_the_groups_topic(node: Node) -> None:
+    """One record that is none of theirs would leave its partition without a coordinator at the next load."""
+    state = node.image.partitions[PLACE]
+    node.remove()
+    node.image.partitions[PLACE] = state
+    node.replicas.adopt({PLACE: (GROUPS_TOPIC, state)}, (), node.now_ms, node.now_ms)
+    asked = node.produce(acks=1)
+    assert asked.error == InvalidTopic.code
+    assert node.partition.log.end_offset == 0
