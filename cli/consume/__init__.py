@@ -50,9 +50,9 @@ def _ranges(ctx: click.Context, _option: click.Parameter, said: Sequence[str]) -
 @click.command(
     cls=Verb,
     examples=(
-        "tidelog consume orders                        what comes from now on",
-        "tidelog consume orders -o start --exit        all that is there",
-        "tidelog consume orders -o -5 -p 0             the last five of partition 0, and what comes",
+        "tidelog consume orders                      # what comes from now on",
+        "tidelog consume orders -o start --exit      # all that is there",
+        "tidelog consume orders -o -5 -p 0           # the last five of partition 0, and what comes",
         "tidelog consume orders -o @-1h:end -o json | jq .value",
         "tidelog consume orders -o 10:20 -f '%t-%p@%o %T %k: %s\\n'",
         "tidelog consume orders -o start --exit --grep 'error|fatal' --header source=eu -n 1",
@@ -65,8 +65,8 @@ def _ranges(ctx: click.Context, _option: click.Parameter, said: Sequence[str]) -
     multiple=True,
     metavar="RANGE|LAYOUT",
     callback=_ranges,
-    help="Where to begin and to end: start, end, 10:20, :end, -5, @-1h:end, @2026-01-01T00:00:00Z; FROM:TO, without TO. "
-    "[default: end] Or text, json, kafka: how it looks.",
+    help="Where to begin and to end: start, end, 10:20, :end, -5, @-1h:end, @2026-01-01T00:00:00Z; without a TO it goes on. "
+    "[default: end] Or how it looks: text, json, kafka.",
 )
 @click.option(
     "--output",

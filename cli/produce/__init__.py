@@ -34,7 +34,7 @@ DELIVERY_S: Final = 120.0
         "seq 10 | tidelog produce orders",
         "tidelog produce orders -K : <<< 'customer-17:{\"amount\": 12}'",
         "tidelog produce orders orders.txt -k customer-17 -H source=eu -X compression.type=zstd",
-        "tidelog produce state -K : -Z <<< 'customer-17:'        a tombstone",
+        "tidelog produce state -K : -Z <<< 'customer-17:'        # a tombstone",
     ),
 )
 @click.argument("topic", shell_complete=complete_topics)

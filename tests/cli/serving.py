@@ -1,6 +1,9 @@
 """A cluster that serves command lines: it runs on a loop in a thread of its own, and they in the test's."""
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -59,6 +62,15 @@ class Serving:
 
         self.with_client(send)
 
+    def write_many(self, topic: str, values: list[bytes | None]) -> None:
+        """Write many records, in this order."""
+
+        async def send(client: Client) -> None:
+            async with client.producer() as producer:
+                await producer.send_many(topic, values)
+
+        self.with_client(send)
+
 
 @contextmanager
 def serving(brokers: int, **options: Any) -> Iterator[Serving]:
@@ -90,3 +102,26 @@ def until(holds: Callable[[], Any], what: str) -> Any:
         assert monotonic() < deadline_s, f"not in {DEADLINE_S:g} s: {what}"
         sleep(0.02)
     return found
+
+
+@contextmanager
+def running(
+    bootstrap: str, *words: str, stdin: int = subprocess.DEVNULL
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """`tidelog` as a process, killed at the end, or when it has run for too long: what reads its output then goes on."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tidelog", *words],
+        bufsize=0,  # what `readline` has not taken is for `communicate`
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "TIDELOG_BOOTSTRAP": bootstrap},
+    )
+    too_long = threading.Timer(DEADLINE_S, process.kill)
+    too_long.start()
+    try:
+        yield process
+    finally:
+        too_long.cancel()
+        process.kill()
+        process.communicate()

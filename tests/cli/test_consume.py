@@ -2,18 +2,14 @@
 
 import asyncio
 import json
-import os
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import cast
 
 import pytest
 
 from tests.cli.conftest import Ran, Tidelog
-from tests.cli.serving import Serving, until
+from tests.cli.serving import Serving, running, serving, until
 from tidelog.cli.consume.ranges import END, START, Extent, Range
 from tidelog.cli.consume.reading import Wanted, _Reading
 from tidelog.client import Client
@@ -205,30 +201,32 @@ def test_a_partition_whose_last_records_are_no_more_ends_where_its_position_does
     assert consumer.assigned == (None if left else [])
 
 
+# ── when a leader dies ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_leader_that_dies_in_mid_stream_costs_no_record() -> None:
+    with serving(3) as cluster:
+        name = cluster.topic(replication_factor=3)
+        cluster.write_many(name, [b"%d" % number for number in range(20_000)])
+        leader = cluster.run(cluster.cluster.leader_of(name))
+        with running(
+            cluster.bootstrap, "consume", name, "-o", ":end", "-X", "fetch.max.bytes=20000"
+        ) as process:
+            assert process.stdout is not None
+            first = process.stdout.readline()
+            cluster.run(cluster.cluster.kill(leader))
+            out, _ = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 0
+        assert (first + out).splitlines() == [b"%d" % number for number in range(20_000)]
+
+
 # ── as processes ──────────────────────────────────────────────────────────────────────────────────────
-
-
-@contextmanager
-def running(bootstrap: str, *words: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """`tidelog consume` as a process, killed at the end if it still runs."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tidelog", "consume", *words],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "TIDELOG_BOOTSTRAP": bootstrap},
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def test_records_are_shown_when_they_come_and_ctrl_c_ends_with_a_summary(one_broker: Serving) -> None:
     name = one_broker.topic()
     one_broker.write(name, b"first")
-    with running(one_broker.bootstrap, name, "-o", "start") as process:
+    with running(one_broker.bootstrap, "consume", name, "-o", "start") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"first\n"
         one_broker.write(name, b"second")
@@ -242,7 +240,7 @@ def test_partitions_that_are_added_are_read_from_their_start(one_broker: Serving
     name = one_broker.topic()
     one_broker.write(name, b"first")
     with running(
-        one_broker.bootstrap, name, "-o", "start", "-f", "%p:%s\\n", "-X", "topic.refresh.ms=100"
+        one_broker.bootstrap, "consume", name, "-o", "start", "-f", "%p:%s\\n", "-X", "topic.refresh.ms=100"
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"0:first\n"
@@ -256,7 +254,7 @@ def test_partitions_that_are_added_are_read_from_their_start(one_broker: Serving
 def test_a_range_that_begins_beyond_the_end_waits_for_its_first_offset(one_broker: Serving) -> None:
     name = one_broker.topic()
     one_broker.write(name, b"v0")
-    with running(one_broker.bootstrap, name, "-o", "3", "-n", "2", "-v") as process:
+    with running(one_broker.bootstrap, "consume", name, "-o", "3", "-n", "2", "-v") as process:
         assert process.stderr is not None
         assert b"offset=1 stop=None" in process.stderr.readline()
         one_broker.write(name, *(b"v%d" % number for number in range(1, 6)))
@@ -267,7 +265,9 @@ def test_a_range_that_begins_beyond_the_end_waits_for_its_first_offset(one_broke
 def test_a_topic_that_is_deleted_ends_the_reading_with_a_word(one_broker: Serving) -> None:
     name = one_broker.topic()
     one_broker.write(name, b"first")
-    with running(one_broker.bootstrap, name, "-o", "start", "-X", "topic.refresh.ms=100") as process:
+    with running(
+        one_broker.bootstrap, "consume", name, "-o", "start", "-X", "topic.refresh.ms=100"
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"first\n"
         one_broker.with_client(lambda client: client.admin.delete_topics(name))
@@ -281,7 +281,7 @@ def test_a_topic_that_is_deleted_ends_the_reading_with_a_word(one_broker: Servin
 def test_when_nobody_reads_any_more_it_ends_by_itself_without_a_word(one_broker: Serving) -> None:
     name = one_broker.topic()
     one_broker.write(name, b"first")
-    with running(one_broker.bootstrap, name, "-o", "start") as process:
+    with running(one_broker.bootstrap, "consume", name, "-o", "start") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"first\n"
         process.stdout.close()
@@ -293,6 +293,6 @@ def test_when_nobody_reads_any_more_it_ends_by_itself_without_a_word(one_broker:
 def test_raw_bytes_go_through_a_pipe_unchanged(one_broker: Serving) -> None:
     name = one_broker.topic()
     one_broker.write(name, b"\xff\x00\n", None, key=b"\x80")
-    with running(one_broker.bootstrap, name, "-o", ":end", "-f", "%k=%s|%S\\n") as process:
+    with running(one_broker.bootstrap, "consume", name, "-o", ":end", "-f", "%k=%s|%S\\n") as process:
         out, _ = process.communicate(timeout=DEADLINE_S)
     assert out == b"\x80=\xff\x00\n|3\n\x80=|-1\n"

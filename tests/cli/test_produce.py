@@ -1,19 +1,17 @@
 """`tidelog produce` against a real cluster."""
 
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Ran, Tidelog
-from tests.cli.serving import Serving, serving, until
+from tests.cli.serving import Serving, running, serving, until
 from tidelog.client import Client
 from tidelog.client.partitioning import partition_of
 from tidelog.protocol.records import Record
@@ -154,26 +152,9 @@ def test_a_file_or_a_topic_that_is_not_there_is_named(
 # ── as a process ──────────────────────────────────────────────────────────────────────────────────────
 
 
-@contextmanager
-def running(bootstrap: str, *words: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """`tidelog produce` as a process that reads what the test writes, killed at the end if it still runs."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tidelog", "produce", *words],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "TIDELOG_BOOTSTRAP": bootstrap},
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
 def test_lines_are_sent_while_they_come_and_ctrl_c_loses_none_that_was_taken(one_broker: Serving) -> None:
     name = one_broker.topic()
-    with running(one_broker.bootstrap, name) as process:
+    with running(one_broker.bootstrap, "produce", name, stdin=subprocess.PIPE) as process:
         assert process.stdin is not None
         process.stdin.write(b"first\nsecond\nhalf")
         process.stdin.flush()
@@ -187,7 +168,7 @@ def test_lines_are_sent_while_they_come_and_ctrl_c_loses_none_that_was_taken(one
 @pytest.mark.parametrize("stdin", [b"", b"only\n"])
 def test_stdin_may_be_a_pipe_that_ends(one_broker: Serving, stdin: bytes) -> None:
     name = one_broker.topic()
-    with running(one_broker.bootstrap, name) as process:
+    with running(one_broker.bootstrap, "produce", name, stdin=subprocess.PIPE) as process:
         _, err = process.communicate(stdin, timeout=DEADLINE_S)
     assert process.returncode == 0
     assert err.decode().startswith(f"{len(stdin.splitlines())} record")
@@ -203,7 +184,7 @@ def test_without_a_stdin_nothing_is_written(one_broker: Serving) -> None:
 def test_who_waits_for_a_broker_is_told_so_and_nothing_is_lost(interrupted: bool) -> None:
     with serving(1) as cluster:
         name = cluster.topic()
-        with running(cluster.bootstrap, name) as process:
+        with running(cluster.bootstrap, "produce", name, stdin=subprocess.PIPE) as process:
             assert process.stdin is not None
             assert process.stderr is not None
             process.stdin.write(b"one\n")
@@ -226,7 +207,9 @@ def test_who_waits_for_a_broker_is_told_so_and_nothing_is_lost(interrupted: bool
 
 def test_a_line_at_fault_is_told_while_others_go_on(one_broker: Serving) -> None:
     name = one_broker.topic()
-    with running(one_broker.bootstrap, name, "-X", "max.request.size=2000000") as process:
+    with running(
+        one_broker.bootstrap, "produce", name, "-X", "max.request.size=2000000", stdin=subprocess.PIPE
+    ) as process:
         assert process.stdin is not None
         assert process.stderr is not None
         process.stdin.write(b"x" * 1_500_000 + b"\n")
@@ -238,10 +221,27 @@ def test_a_line_at_fault_is_told_while_others_go_on(one_broker: Serving) -> None
     assert [record.value for record in records(one_broker, name)] == [b"fine"]
 
 
+def test_a_leader_that_dies_in_mid_stream_costs_no_line_and_repeats_none() -> None:
+    with serving(3) as cluster:
+        name = cluster.topic(replication_factor=3)
+        leader = cluster.run(cluster.cluster.leader_of(name))
+        with running(
+            cluster.bootstrap, "produce", name, "-X", "batch.size=2000", stdin=subprocess.PIPE
+        ) as process:
+            assert process.stdin is not None
+            process.stdin.write(b"".join(b"%d\n" % number for number in range(5_000)))
+            process.stdin.flush()
+            cluster.run(cluster.cluster.kill(leader))
+            rest = b"".join(b"%d\n" % number for number in range(5_000, 10_000))
+            _, err = process.communicate(rest, timeout=DEADLINE_S)
+        assert (process.returncode, err.decode().split(" written")[0]) == (0, "10,000 records")
+        assert [int(record.value or b"") for record in records(cluster, name)] == list(range(10_000))
+
+
 def test_lines_that_no_broker_takes_any_more_are_all_accounted_for() -> None:
     with serving(1) as cluster:
         name = cluster.topic()
-        with running(cluster.bootstrap, name, "--timeout", "1") as process:
+        with running(cluster.bootstrap, "produce", name, "--timeout", "1", stdin=subprocess.PIPE) as process:
             assert process.stdin is not None
             process.stdin.write(b"written\n")
             process.stdin.flush()
