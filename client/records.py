@@ -11,6 +11,7 @@ from typing import cast, overload
 
 from msgspec import Struct
 
+from tidelog.protocol.batch import LOG_APPEND_TIME
 from tidelog.protocol.records import Columns, Headers, Record
 from tidelog.protocol.types import NO_OFFSET, Offset, TopicPartition
 
@@ -109,6 +110,11 @@ class RecordBatch:
         """Each record's time."""
         timestamps = self._columns.timestamps
         return timestamps if self._whole else timestamps[self._begin : self._end]
+
+    @property
+    def log_append_time(self) -> bool:
+        """Whether the times are those of the broker that wrote the records, not their producers'."""
+        return bool(self._columns.header.attributes & LOG_APPEND_TIME)
 
     @property
     def headers(self) -> list[Headers]:

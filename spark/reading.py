@@ -1,0 +1,47 @@
+"""One-liners for programs: a topic as a DataFrame or a stream, a DataFrame into a topic.
+
+    df = read_topic(spark, "orders", "h:9092", startingOffsets="earliest")
+
+Options are those of the data source, as keywords.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+
+
+def _given(topics: str | Iterable[str], bootstrap: str, options: dict[str, Any]) -> dict[str, str]:
+    named = topics if isinstance(topics, str) else ",".join(topics)
+    texts = {
+        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()
+    }
+    return {"bootstrap.servers": bootstrap, "subscribe": named, **texts}
+
+
+def read_topic(
+    spark: SparkSession, topics: str | Iterable[str], bootstrap: str = DEFAULT_BOOTSTRAP, **options: Any
+) -> DataFrame:
+    """Topics as they are now. `schema="offset bigint, value binary"` reads those columns only."""
+    schema = options.pop("schema", None)
+    reader = spark.read.format("tidelog").options(**_given(topics, bootstrap, options))
+    return (reader if schema is None else reader.schema(schema)).load()
+
+
+def read_stream(
+    spark: SparkSession, topics: str | Iterable[str], bootstrap: str = DEFAULT_BOOTSTRAP, **options: Any
+) -> DataFrame:
+    """Topics as they grow."""
+    schema = options.pop("schema", None)
+    reader = spark.readStream.format("tidelog").options(**_given(topics, bootstrap, options))
+    return (reader if schema is None else reader.schema(schema)).load()
+
+
+def write_topic(
+    frame: DataFrame, topic: str, bootstrap: str = DEFAULT_BOOTSTRAP, *, compression: str = "none"
+) -> None:
+    """Append these rows: a column `value`, and if they are there `key`, `headers`, `partition` and `timestamp`."""
+    options = {"bootstrap.servers": bootstrap, "topic": topic, "compression": compression}
+    frame.write.format("tidelog").options(**options).mode("append").save()
