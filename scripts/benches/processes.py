@@ -86,6 +86,15 @@ def _low_port() -> int:
     return 20_000 + os.getpid() % 10_000
 
 
+async def _in_process() -> Readings:
+    """A test's cluster, all nodes in one process."""
+    readings: Readings = {}
+    for brokers, controllers in SHAPES:
+        async with Cluster(brokers, controllers) as cluster:
+            readings[f"inside {brokers}+{controllers}"] = cluster.ready_s
+    return readings
+
+
 async def _idle(directory: Path, settings: Settings) -> Readings:
     """What brokers cost while nobody asks them anything."""
     seconds = settings.count(10, 1)
@@ -132,6 +141,7 @@ def _begin(settings: Settings) -> Iterator[Round]:
         readings: Readings = {}
         for brokers, controllers in SHAPES:
             readings |= _up(directory, brokers, controllers)
+        readings |= asyncio.run(_in_process())
         return readings | asyncio.run(_idle(directory, settings))
 
     yield take
@@ -149,6 +159,14 @@ def _rows() -> Iterator[Row]:
             f"`tidelog up`, {name} processes: ready", "s", f"ready {name}", f"bare {name}", beside, goal
         )
         yield Row("... first topic and first write behind it", "s", f"used {name}")
+    for brokers, controllers in SHAPES:
+        inside = {(1, 1): 0.3, (3, 1): 0.5, (3, 3): 1.0}[brokers, controllers]
+        yield Row(
+            f"`testing.Cluster`, {brokers}+{controllers} nodes inside one process: ready",
+            "s",
+            f"inside {brokers}+{controllers}",
+            goal=Goal("figure", False, inside, "EXPERIENCE 2, GOALS C1"),
+        )
     yield Row("idle broker, resident", "MB", "empty rss", goal=Goal("figure", False, 60, "GOALS C2"))
     yield Row("... of a core", "%", "empty broker", goal=Goal("figure", False, 1.0, "GOALS C2"))
     yield Row("3 x 500 partitions, idle: broker, resident", "MB", "full rss")
