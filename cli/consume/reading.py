@@ -21,10 +21,11 @@ from tidelog.cli.consume.formats import Show
 from tidelog.cli.consume.ranges import Extent, Range, extent, times
 from tidelog.cli.names import require_partitions
 from tidelog.client.options import ConsumerConfig
-from tidelog.protocol.types import TopicPartition
+from tidelog.protocol.types import NO_BROKER, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.client import Client
+    from tidelog.client.cluster import Topic
     from tidelog.client.io.consumer import Consumer
     from tidelog.client.records import RecordBatch
 
@@ -32,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 _QUIET_S: Final = 0.25
 """After so long without a record it is looked at whether there will be any."""
+_SILENT_S: Final = 3.0
+"""After so long without any answer whoever waits is told that it is not the program that hangs."""
 
 
 class Wanted(NamedTuple):
@@ -61,22 +64,22 @@ async def read(
     """Show the records; Ctrl-C ends it, with what was shown so far."""
     reading = _Reading(client, wanted, show, flush)
     try:
-        extents = await _extents(ctx, client, wanted)
+        [topic] = await known_topics(client, wanted.topic)
+        extents = await _extents(ctx, client, wanted, topic)
         settings = {"auto.offset.reset": "earliest"} | {
             key.replace("_", "."): value for key, value in settings_of(ctx, ConsumerConfig, None).items()
         }
         async with client.consumer(config=settings) as consumer:
-            await reading.run(consumer, extents)
+            await reading.run(consumer, extents, len(topic.partitions))
     except asyncio.CancelledError:
         return Tally(reading.records, interrupted=True)
     return Tally(reading.records, interrupted=False)
 
 
 async def _extents(
-    ctx: click.Context, client: "Client", wanted: Wanted
+    ctx: click.Context, client: "Client", wanted: Wanted, topic: "Topic"
 ) -> dict[TopicPartition, tuple[Extent, int]]:
     """The range in offsets, and where the reading begins: not beyond the end."""
-    [topic] = await known_topics(client, wanted.topic)
     numbers = require_partitions(topic, wanted.partitions, ctx)
     names = [TopicPartition(topic.name, number) for number in numbers]
     starts = await client.admin.list_offsets(names, "earliest")
@@ -103,8 +106,14 @@ class _Reading:
         self._flush = flush
         self._left: dict[TopicPartition, Extent] = {}
         """Partitions of which more is wanted."""
+        self._fetches = -1.0
+        self._silent_since_s = asyncio.get_running_loop().time()
+        self._told = False
 
-    async def run(self, consumer: "Consumer", extents: dict[TopicPartition, tuple[Extent, int]]) -> None:
+    async def run(
+        self, consumer: "Consumer", extents: dict[TopicPartition, tuple[Extent, int]], known: int
+    ) -> None:
+        """Read these extents of a topic with so many partitions."""
         self._left = {
             name: one for name, (one, _) in extents.items() if one.stop is None or one.begin < one.stop
         }
@@ -115,7 +124,6 @@ class _Reading:
             consumer.seek(name, at)
         loop = asyncio.get_running_loop()
         heard_s = looked_s = loop.time()
-        known = len(self._client.cluster.partitions(self._wanted.topic))
         while self._left:
             async for batch in consumer.batches(timeout=_QUIET_S):
                 heard_s = loop.time()
@@ -133,6 +141,7 @@ class _Reading:
                 return
             known = self._take_new_partitions(consumer, known)
             await self._look_for_ends(consumer)
+            self._tell_of_silence(consumer, loop.time())
             if loop.time() - heard_s > self._wanted.silent_s:
                 await self._give_up_if_more_is_due(consumer)
 
@@ -177,6 +186,23 @@ class _Reading:
             del self._left[name]
         if ended:
             consumer.assign(self._left)
+
+    def _tell_of_silence(self, consumer: "Consumer", now_s: float) -> None:
+        """Say once that it is the cluster that gives nothing: a broker answers twice a second, records or not."""
+        fetches = consumer.metrics()["consumer_fetches"]
+        cluster = self._client.cluster
+        orphans = [str(name) for name in self._left if cluster.leader(*name) == NO_BROKER]
+        if fetches != self._fetches and not orphans:
+            self._silent_since_s, self._told = now_s, False
+        elif now_s - self._silent_since_s >= _SILENT_S and not self._told:
+            self._told = True
+            fact = (
+                f"nobody leads {', '.join(orphans[:5])}"
+                if orphans
+                else f"no broker answers for {_SILENT_S:g} s"
+            )
+            click.echo(f"{fact}: it is tried on; `tidelog cluster health` says what is wrong", err=True)
+        self._fetches = fetches
 
     async def _give_up_if_more_is_due(self, consumer: "Consumer") -> None:
         for name, (_, stop) in self._left.items():

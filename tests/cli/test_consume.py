@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import signal
 from collections.abc import Callable, Iterable
 from typing import cast
@@ -191,13 +192,17 @@ class Passed:
 def test_a_partition_whose_last_records_are_no_more_ends_where_its_position_does(
     position: int, left: bool
 ) -> None:
-    wanted = Wanted("t", (), Range(START, END), None, None, 30.0, ends=False)
-    reading = _Reading(cast("Client", None), wanted, lambda _: None, lambda: None)
-    name = TopicPartition("t", 0)
-    reading._left = {name: Extent(0, 10)}
     consumer = Passed(position)
-    asyncio.run(reading._look_for_ends(cast("Consumer", consumer)))
-    assert (name in reading._left) is left
+    name = TopicPartition("t", 0)
+
+    async def look() -> bool:
+        wanted = Wanted("t", (), Range(START, END), None, None, 30.0, ends=False)
+        reading = _Reading(cast("Client", None), wanted, lambda _: None, lambda: None)
+        reading._left = {name: Extent(0, 10)}
+        await reading._look_for_ends(cast("Consumer", consumer))
+        return name in reading._left
+
+    assert asyncio.run(look()) is left
     assert consumer.assigned == (None if left else [])
 
 
@@ -218,6 +223,27 @@ def test_a_leader_that_dies_in_mid_stream_costs_no_record() -> None:
             out, _ = process.communicate(timeout=DEADLINE_S)
         assert process.returncode == 0
         assert (first + out).splitlines() == [b"%d" % number for number in range(20_000)]
+
+
+def test_who_waits_is_told_when_it_is_the_brokers_that_are_silent_and_when_nobody_leads() -> None:
+    with serving(2) as cluster:
+        name = cluster.topic(replication_factor=1)
+        leader = cluster.run(cluster.cluster.leader_of(name))
+        cluster.write(name, b"before")
+        with running(cluster.bootstrap, "consume", name, "-o", "start") as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert process.stdout.readline() == b"before\n"
+            cluster.run(cluster.cluster.kill(leader))
+            told = process.stderr.readline().decode()
+            assert re.fullmatch(
+                rf"(nobody leads {name}-0|no broker answers for 3 s): it is tried on; `tidelog cluster health` says what is "
+                r"wrong\n",
+                told,
+            )
+            cluster.run(cluster.cluster.start(leader))
+            cluster.write(name, b"after")
+            assert process.stdout.readline() == b"after\n"
 
 
 # ── as processes ──────────────────────────────────────────────────────────────────────────────────────
