@@ -1,7 +1,7 @@
 """`tidelog partition move`, `moves` and `cancel`; and what `broker drain` shows of the moves that it orders."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -79,22 +79,26 @@ def move(
     """
     asked = layout(ctx, "text", "json", "kafka")
     wanted = _targets(ctx, targets)
+    before: dict[TopicPartition, tuple[int, ...]] = {}
 
     async def order(client: "Client", *, only_look: bool) -> "list[Move]":
         from tidelog.protocol.types import TopicPartition  # noqa: PLC0415 -- a help page must not pay for it
 
         [found] = await known_topics(client, topic)
         require_partitions(found, list(wanted), ctx)
+        before.update((TopicPartition(topic, number), found.partitions[number].replicas) for number in wanted)
         places = {TopicPartition(topic, number): ids for number, ids in wanted.items()}
         return await client.admin.reassign(places, throttle_bytes_s=throttle, validate_only=only_look)
 
     if dry_run or not yes:
         plan = ask(ctx, lambda client: order(client, only_look=True), timeout_s=CHANGE_TIMEOUT_S)
         if dry_run:
-            show_moves(plan, asked, dry_run=True)
+            show_moves(plan, asked, before, dry_run=True)
             return
-        require_consent(ctx, map(sentence_of, plan), yes=yes, question="Move?")
-    show_moves(ask(ctx, lambda client: order(client, only_look=False), timeout_s=CHANGE_TIMEOUT_S), asked)
+        would = (sentence_of(one, before.get(one.partition, ())) for one in plan)
+        require_consent(ctx, would, yes=yes, question="Move?")
+    done = ask(ctx, lambda client: order(client, only_look=False), timeout_s=CHANGE_TIMEOUT_S)
+    show_moves(done, asked, before)
 
 
 def _targets(ctx: click.Context, texts: Sequence[str]) -> dict[int, tuple[int, ...]]:
@@ -110,14 +114,16 @@ def _targets(ctx: click.Context, texts: Sequence[str]) -> dict[int, tuple[int, .
     return found
 
 
-def sentence_of(one: "Move") -> str:
-    """What a move would do."""
-    return f"would move {one.partition}: {_what(one)}"
+def sentence_of(one: "Move", before: Sequence[int] = ()) -> str:
+    """What a move would do; `before`: who keeps the partition, where that is known."""
+    return f"would move {one.partition}: {_what(one, before)}"
 
 
-def _what(one: "Move") -> str:
+def _what(one: "Move", before: Sequence[int]) -> str:
     if not one.adding and not one.removing:
-        return f"replicas {brokers(one.replicas)}, and nothing is copied"
+        gone = [broker for broker in before if broker not in one.replicas]
+        leave = f", {brokers(gone)} leave{'s' if len(gone) == 1 else ''} at once" * bool(gone)
+        return f"replicas {brokers(one.replicas)}{leave}, nothing is copied"
     stay = [broker for broker in one.replicas if broker not in (*one.adding, *one.removing)]
     parts = [f"{brokers(stay)} stay{'s' if len(stay) == 1 else ''}"] * bool(stay)
     parts += [f"{brokers(one.adding)} to copy it"] * bool(one.adding)
@@ -125,9 +131,15 @@ def _what(one: "Move") -> str:
     return ", ".join(parts)
 
 
-def show_moves(done: "Sequence[Move]", asked: Layout, *, dry_run: bool = False) -> None:
-    """What was begun."""
-    writer = Writer()
+def show_moves(
+    done: "Sequence[Move]",
+    asked: Layout,
+    before: "Mapping[TopicPartition, Sequence[int]] | None" = None,
+    *,
+    dry_run: bool = False,
+) -> None:
+    """What was begun, or with `dry_run` would be."""
+    writer, had = Writer(), before or {}
     if asked == "kafka" and done:
         names = ",".join(str(one.partition) for one in done)
         writer.line(f"Successfully started partition reassignment{'s' * (len(done) > 1)} for {names}")
@@ -135,7 +147,8 @@ def show_moves(done: "Sequence[Move]", asked: Layout, *, dry_run: bool = False) 
         if asked == "json":
             put(writer, "move", **_about(one), begun=not dry_run)
         else:
-            writer.line(sentence_of(one) if dry_run else f"{one.partition}: {_what(one)}")
+            old = had.get(one.partition, ())
+            writer.line(sentence_of(one, old) if dry_run else f"{one.partition}: {_what(one, old)}")
     writer.flush()
     if not done:
         click.echo("there is nothing to move", err=True)

@@ -49,6 +49,20 @@ def test_a_move_is_shown_asked_for_and_done(partition: Command, three_brokers: S
     until(lambda: "nothing is being moved" in partition("moves").err, "the move is over")
 
 
+def test_a_replica_that_leaves_without_another_one_is_named(
+    partition: Command, three_brokers: Serving
+) -> None:
+    name = three_brokers.topic(replication_factor=3)
+    one, two, three = first(three_brokers, name).replicas
+    ran = partition("move", name, "-p", f"0:{one},{two}", "--dry-run")
+    assert (
+        ran.out == f"would move {name}-0: replicas {one},{two}, {three} leaves at once, nothing is copied\n"
+    )
+    ran = partition("move", name, "-p", f"0:{one},{two}", "--yes")
+    assert ran.out == f"{name}-0: replicas {one},{two}, {three} leaves at once, nothing is copied\n"
+    assert partition("move", name, "-p", f"0:{two},{one}", "--yes").out.endswith("nothing is copied\n")
+
+
 def test_as_kafka_it_is_the_tools_sentence(partition: Command, three_brokers: Serving) -> None:
     name = three_brokers.topic(replication_factor=1)
     [old] = first(three_brokers, name).replicas
