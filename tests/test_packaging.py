@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[1]
 
-LINKS_AND_ROOT = ("__init__.py", "__main__.py", "py.typed")
+LINKS_AND_ROOT = ("__init__.py", "__main__.py", "py.typed", "sync.py")
 
 
 class Built(NamedTuple):

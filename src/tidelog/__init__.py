@@ -34,8 +34,8 @@ _HOMES = {
 }
 """Where a name is defined; every other one is an error's."""
 
-_COMPONENTS = ("testing",)
-"""Modules that need no import of their own: `tidelog.testing.Cluster`."""
+_COMPONENTS = ("sync", "testing")
+"""Modules that need no import of their own: `tidelog.sync.connect`, `tidelog.testing.Cluster`."""
 
 TYPE_CHECKING = False  # as type checkers know it; to import typing would cost more than all the rest
 

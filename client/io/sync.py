@@ -1,0 +1,457 @@
+"""`tidelog.sync`: the client's names without `await`, for programs that block.
+
+    with tidelog.sync.connect("127.0.0.1:9092") as client:
+        with client.producer() as producer:
+            producer.send("orders", b"v", key=b"k")                # acknowledged
+        with client.consumer("orders") as consumer:
+            for record in consumer: ...
+            for batch in consumer.batches(timeout=1): ...          # columns: the fastest way
+
+The client itself is the asynchronous one; it lives in a thread of its own, with an event loop, from `connect` to `close`.
+
+What it keeps true:
+
+* Whatever the client can do is here by the same name with the same arguments; what is awaited there is waited for here.
+* One hop into the loop per call, and none for a record that is iterated over or that `enqueue` takes.
+* Any thread may use it; a consumer gives each record to one of those that read from it. Ctrl-C ends the wait. It may be
+  used where an asyncio loop runs (a notebook); that loop stands still meanwhile, as with every call that blocks.
+"""
+
+import warnings
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from functools import partial, wraps
+from threading import Lock
+from types import TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+
+from tidelog.client.batching import GivenHeaders
+from tidelog.client.cluster import Partition
+from tidelog.client.config import ClientConfig, from_options
+from tidelog.client.io import admin as asynchronous_admin
+from tidelog.client.io import client as asynchronous
+from tidelog.client.io import consumer as asynchronous_consumer
+from tidelog.client.io.handover import Delivery, Handover, QueuedProducer
+from tidelog.client.io.loop_thread import LoopThread
+from tidelog.client.options import ConsumerConfig, ProducerConfig
+from tidelog.client.records import Landed, Record, RecordBatch, RecordMetadata
+from tidelog.protocol.errors import ClientClosed, TidelogError
+from tidelog.protocol.types import TopicPartition
+
+__all__ = ["Admin", "Client", "Consumer", "Delivery", "Producer", "connect"]
+
+A = TypeVar("A")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class _Facade(Generic[A]):
+    """Something asynchronous, and the thread that it lives in."""
+
+    def __init__(self, inner: A, thread: LoopThread) -> None:
+        self._inner = inner
+        self._thread = thread
+
+    def _prepare(self) -> None:
+        """What the loop does before anything else."""
+
+    async def _do(self, work: Callable[[], Awaitable[R]]) -> R:
+        self._prepare()
+        return await work()
+
+    def _do_at_once(self, work: Callable[[], R]) -> R:
+        self._prepare()
+        return work()
+
+
+def _awaited(method: Callable[Concatenate[A, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Any, P], R]:
+    """The method as one that blocks."""
+
+    @wraps(method)
+    def blocking(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        result: R = self._thread.call(self._do, partial(method, self._inner, *args, **kwargs))
+        return result
+
+    return blocking
+
+
+def _done(method: Callable[Concatenate[A, P], R]) -> Callable[Concatenate[Any, P], R]:
+    """A method that never waits, done in the loop."""
+
+    @wraps(method)
+    def doing(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        result: R = self._thread.do(self._do_at_once, partial(method, self._inner, *args, **kwargs))
+        return result
+
+    return doing
+
+
+class Admin(_Facade[asynchronous_admin.Admin]):
+    """What operators do; see `tidelog.Admin`."""
+
+    create_topics = _awaited(asynchronous_admin.Admin.create_topics)
+    delete_topics = _awaited(asynchronous_admin.Admin.delete_topics)
+    list_topics = _awaited(asynchronous_admin.Admin.list_topics)
+    describe_topics = _awaited(asynchronous_admin.Admin.describe_topics)
+    add_partitions = _awaited(asynchronous_admin.Admin.add_partitions)
+    describe_configs = _awaited(asynchronous_admin.Admin.describe_configs)
+    alter_configs = _awaited(asynchronous_admin.Admin.alter_configs)
+    describe_cluster = _awaited(asynchronous_admin.Admin.describe_cluster)
+    describe_quorum = _awaited(asynchronous_admin.Admin.describe_quorum)
+    list_offsets = _awaited(asynchronous_admin.Admin.list_offsets)
+    delete_records = _awaited(asynchronous_admin.Admin.delete_records)
+    elect_leaders = _awaited(asynchronous_admin.Admin.elect_leaders)
+    reassign = _awaited(asynchronous_admin.Admin.reassign)
+    list_reassignments = _awaited(asynchronous_admin.Admin.list_reassignments)
+    drain_broker = _awaited(asynchronous_admin.Admin.drain_broker)
+    undrain_broker = _awaited(asynchronous_admin.Admin.undrain_broker)
+
+
+class Producer(_Facade[QueuedProducer]):
+    """See `tidelog.Producer`. Made by `Client.producer`; any number of threads may use it."""
+
+    def __init__(self, client: "Client", inner: QueuedProducer, thread: LoopThread) -> None:
+        super().__init__(inner, thread)
+        self.config = inner.config
+        self._client = client  # which is not given up as long as this is in use
+        self._handover = thread.do(Handover, client.asynchronous, inner, thread)
+
+    def enqueue(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: GivenHeaders | None = None,
+    ) -> Delivery:
+        """Accept a record, as soon as there is room for it; `result()` of what is returned waits for its acknowledgement.
+
+        What cannot be seen at once (that the producer has failed meanwhile, say) is told by the delivery, or by `flush`.
+        """
+        return self._handover.put(topic, value, key, partition, timestamp_ms, headers)
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: GivenHeaders | None = None,
+    ) -> RecordMetadata:
+        """Write a record: where it is, acknowledged as `acks` asks. Raises what it failed with.
+
+        Who is interrupted while waiting for the acknowledgement may have sent it nevertheless.
+        """
+
+        async def sending() -> RecordMetadata:
+            await self._handover.moved()
+            return await self._inner.send(
+                topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
+            )
+
+        return self._thread.call(sending)
+
+    def send_many(
+        self,
+        topic: str,
+        values: Iterable[bytes | None],
+        keys: Iterable[bytes | None] | None = None,
+        *,
+        partition: int | None = None,
+    ) -> Landed:
+        """Write many records: where each is, once all are acknowledged. Raises the first error if any has failed."""
+        # An iterator of the caller's runs in the caller's thread.
+        columns = list(values), None if keys is None else list(keys)
+
+        async def sending() -> Landed:
+            await self._handover.moved()
+            return await self._inner.send_many(topic, *columns, partition=partition)
+
+        return self._thread.call(sending)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until all records that were accepted are acknowledged.
+
+        Raises DeliveryError if records have failed and nobody was told so, RequestTimedOut after `timeout` seconds.
+        """
+        self._thread.call(self._handover.flush, timeout)
+
+    def partitions_for(self, topic: str) -> tuple[Partition, ...]:
+        """The topic's partitions, and who leads them."""
+        return self._thread.call(self._inner.partitions_for, topic)
+
+    def partition_for(self, topic: str, key: bytes | None = None) -> int:
+        """Where a record with that key goes; without a key, where the next one goes."""
+        return self._thread.call(self._inner.partition_for, topic, key)
+
+    def metrics(self) -> Mapping[str, float]:
+        """Figures, by names that say what they count."""
+        return self._thread.do(lambda: {**self._inner.metrics(), **self._handover.metrics()})
+
+    def close(self, timeout: float | None = None) -> None:
+        """Flush, for 30 seconds unless it is told another time, and end; a second call does nothing.
+
+        Raises DeliveryError with the number of records that were not acknowledged, unless their senders know; once.
+        """
+        if self._thread.alive:
+            self._thread.call(self._handover.close_producer, timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _close(self.close, error)
+
+
+class _Reader(asynchronous_consumer.Consumer):
+    """The consumer, as one that hands out a batch and is told later how far it was read."""
+
+    async def take(self) -> RecordBatch:
+        """The next batch; it counts as read as far as `read` has said."""
+        self._release()
+        first = await self._next_record()
+        assert self._reading is not None
+        assert first.offset == self._reading[1].offset
+        self._records = iter(())
+        return self._reading[1]
+
+    def lends(self, batch: RecordBatch | None) -> bool:
+        """Whether that batch is still to be read: its partition may have been taken away, or sought elsewhere."""
+        return self._reading is not None and self._reading[1] is batch
+
+    def read(self, batch: RecordBatch | None, last: Record | None) -> None:
+        """So far the batch was read."""
+        if self.lends(batch):
+            self._last = last
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
+
+class Consumer(_Facade[_Reader]):
+    """See `tidelog.Consumer`. Made by `Client.consumer`; `for record in consumer` reads until it is closed."""
+
+    def __init__(self, client: "Client", inner: _Reader, thread: LoopThread) -> None:
+        super().__init__(inner, thread)
+        self.config = inner.config
+        self._client = client
+        self._reader = Lock()
+        """Who waits for the next batch."""
+        self._place = Lock()
+        """Held for a moment: the three below change together."""
+        self._batch: RecordBatch | None = None
+        self._records: Iterator[Record] = iter(())
+        self._last: Record | None = None
+
+    subscribe = _done(asynchronous_consumer.Consumer.subscribe)
+    unsubscribe = _done(asynchronous_consumer.Consumer.unsubscribe)
+    assign = _done(asynchronous_consumer.Consumer.assign)
+    assignment = _done(asynchronous_consumer.Consumer.assignment)
+    pause = _done(asynchronous_consumer.Consumer.pause)
+    resume = _done(asynchronous_consumer.Consumer.resume)
+    paused = _done(asynchronous_consumer.Consumer.paused)
+    seek = _done(asynchronous_consumer.Consumer.seek)
+    seek_to_beginning = _awaited(asynchronous_consumer.Consumer.seek_to_beginning)
+    seek_to_end = _awaited(asynchronous_consumer.Consumer.seek_to_end)
+    position = _awaited(asynchronous_consumer.Consumer.position)
+    positions = _awaited(asynchronous_consumer.Consumer.positions)
+    beginning_offsets = _awaited(asynchronous_consumer.Consumer.beginning_offsets)
+    end_offsets = _awaited(asynchronous_consumer.Consumer.end_offsets)
+    offsets_for_times = _awaited(asynchronous_consumer.Consumer.offsets_for_times)
+    metrics = _done(asynchronous_consumer.Consumer.metrics)
+
+    def _prepare(self) -> None:
+        with self._place:
+            self._inner.read(self._batch, self._last)
+
+    # ── reading ───────────────────────────────────────────────────────────────────────────────────
+
+    def __iter__(self) -> Iterator[Record]:
+        return self
+
+    def __next__(self) -> Record:
+        try:
+            return self._here() or self.getone()
+        except ClientClosed:
+            if self._inner.closed:
+                raise StopIteration from None
+            raise
+
+    def getone(self) -> Record:
+        """The next record."""
+        while True:
+            record = self._here()
+            if record is not None:
+                return record
+            with self._reader:
+                record = self._here()  # another thread may have waited for it
+                if record is not None:
+                    return record
+                batch = self._thread.call(self._do, self._inner.take)
+                with self._place:
+                    self._batch, self._records, self._last = batch, iter(batch), None
+
+    def _here(self) -> Record | None:
+        """The next record of the batch that was fetched."""
+        with self._place:
+            if not self._inner.lends(self._batch):
+                return None
+            record = next(self._records, None)
+            if record is not None:
+                self._last = record
+            return record
+
+    def getmany(
+        self,
+        *partitions: TopicPartition | tuple[str, int],
+        timeout: float = 0.0,
+        max_records: int | None = None,
+    ) -> dict[TopicPartition, list[Record]]:
+        """What is here, at most so many records; if there is nothing, what comes first within `timeout` seconds."""
+        work = partial(self._inner.getmany, *partitions, timeout=timeout, max_records=max_records)
+        return self._thread.call_or(self._give_back_many, partial(self._do, work))
+
+    def batches(self, max_records: int | None = None, timeout: float | None = None) -> Iterator[RecordBatch]:
+        """Batches of consecutive records, each of one partition, as columns; at most so many records in each.
+
+        Ends when nothing has come for `timeout` seconds; without it, when the consumer is closed.
+        """
+        source = self._inner.batches(max_records, timeout)
+
+        async def another() -> RecordBatch | None:
+            return await anext(source, None)
+
+        while True:
+            batch = self._thread.call_or(self._give_back, partial(self._do, another))
+            if batch is None:
+                return
+            yield batch
+
+    def _give_back_many(self, found: dict[TopicPartition, list[Record]]) -> None:
+        for partition, records in found.items():
+            self._seek_back(partition, records[0].offset)
+
+    def _give_back(self, batch: RecordBatch | None) -> None:
+        if batch is not None:
+            self._seek_back(TopicPartition(batch.topic, batch.partition), batch.offset)
+
+    def _seek_back(self, partition: TopicPartition, offset: int) -> None:
+        try:
+            self._inner.seek(partition, offset)
+        except TidelogError:
+            return  # it is not read any more
+
+    # ── the end ───────────────────────────────────────────────────────────────────────────────────
+
+    def close(self) -> None:
+        """End; who waits for a record is told so. A second call does nothing."""
+        if self._thread.alive:
+            self._thread.call(self._do, self._inner.close)
+
+    def __enter__(self) -> Self:
+        self._thread.call(self._inner.__aenter__)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _close(self.close, error)
+
+
+class Client:
+    """A cluster's client that is connected: `with`, or `close()`. See `tidelog.Client`."""
+
+    def __init__(self, inner: asynchronous.Client) -> None:
+        self.asynchronous = inner
+        """The client that does the work. It belongs to this one's thread."""
+        self._thread = LoopThread(f"tidelog-{inner.config.client_id}")
+        self._thread.at_exit = inner.close
+        self.admin = Admin(inner.admin, self._thread)
+        """What operators do: topics, settings, moves."""
+        try:
+            self._thread.call(inner.start)
+        except BaseException:
+            self._thread.end(inner.close)
+            raise
+
+    @property
+    def config(self) -> ClientConfig:
+        """What `connect` was told."""
+        return self.asynchronous.config
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed, or belongs to another process."""
+        return not self._thread.alive
+
+    def producer(self, *, config: Mapping[str, Any] | None = None, **options: Any) -> Producer:
+        """A producer: `with client.producer(acks="all", linger_ms=5) as producer`."""
+        chosen = from_options(ProducerConfig, options, config)
+        return Producer(self, self._thread.do(QueuedProducer, self.asynchronous, chosen), self._thread)
+
+    def consumer(self, *topics: str, config: Mapping[str, Any] | None = None, **options: Any) -> Consumer:
+        """A consumer of these topics: `with client.consumer("orders") as consumer`."""
+        chosen = from_options(ConsumerConfig, options, config)
+        return Consumer(self, self._thread.do(_Reader, self.asynchronous, topics, chosen), self._thread)
+
+    def metrics(self) -> dict[str, float]:
+        """Figures of the client and of all its children, by names that say what they count."""
+        return self._thread.do(self.asynchronous.metrics)
+
+    def close(self) -> None:
+        """Close children, connections and the thread; raises what a child could not finish. A second call does nothing."""
+        self._thread.end(self.asynchronous.close)
+
+    def __enter__(self) -> Self:
+        self._thread.check()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _close(self.close, error)
+
+    def __del__(self) -> None:
+        thread = getattr(self, "_thread", None)
+        if thread is not None and thread.alive:
+            warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=1, source=self)
+            thread.abandon(self.asynchronous.close)
+
+
+def connect(
+    bootstrap: str | Iterable[str],
+    *,
+    rack: str = "",
+    client_id: str = "tidelog",
+    config: Mapping[str, Any] | None = None,
+    tls: object = None,
+    auth: object = None,
+    **options: Any,
+) -> Client:
+    """A client of the cluster that these brokers belong to: `"h1:9092,h2:9092"`, tried in this order; it is connected.
+
+    Options are those of `ClientConfig`, by name or, in `config`, by Kafka's dotted names; `connect_timeout` is in seconds.
+    Raises ConnectionFailed with a line per address and its cause, InvalidConfig, or Unsupported for what is not there yet.
+    """
+    return Client(
+        asynchronous.connect(
+            bootstrap, rack=rack, client_id=client_id, config=config, tls=tls, auth=auth, **options
+        )
+    )
+
+
+def _close(close: Callable[[], None], error: BaseException | None) -> None:
+    try:
+        close()
+    except TidelogError as failure:
+        if error is None:
+            raise
+        # What ended the block is what its author has to know first.
+        error.add_note(f"and when it was closed: {failure.name()}: {failure}")
