@@ -46,6 +46,7 @@ def test_a_cluster_that_is_well_is_healthy(three_brokers: Serving, tidelog: Tide
     assert ran.out.endswith(", controller c1 leads\n")
 
 
+@pytest.mark.slow
 def test_what_a_dead_broker_does_is_named_with_the_way_out_until_it_is_back(
     mortal: Serving, tidelog: Tidelog
 ) -> None:
@@ -99,6 +100,7 @@ def _outside(cluster: Serving, name: str) -> set[int]:
     return {1, 2, 3} - set(topic.partitions[0].replicas)
 
 
+@pytest.mark.slow
 def test_without_a_controller_that_leads_it_says_so_in_time(mortal: Serving, tidelog: Tidelog) -> None:
     mortal.run(mortal.cluster.kill("c1"))
     ran = tidelog("cluster", "health", "-b", mortal.bootstrap, "--timeout", "2")

@@ -209,6 +209,7 @@ def test_a_partition_whose_last_records_are_no_more_ends_where_its_position_does
 # ── when a leader dies ────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_a_leader_that_dies_in_mid_stream_costs_no_record() -> None:
     with serving(3) as cluster:
         name = cluster.topic(replication_factor=3)
@@ -225,6 +226,7 @@ def test_a_leader_that_dies_in_mid_stream_costs_no_record() -> None:
         assert (first + out).splitlines() == [b"%d" % number for number in range(20_000)]
 
 
+@pytest.mark.slow
 def test_who_waits_is_told_when_it_is_the_brokers_that_are_silent_and_when_nobody_leads() -> None:
     with serving(2) as cluster:
         name = cluster.topic(replication_factor=1)
@@ -249,6 +251,7 @@ def test_who_waits_is_told_when_it_is_the_brokers_that_are_silent_and_when_nobod
 # ── as processes ──────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_records_are_shown_when_they_come_and_ctrl_c_ends_with_a_summary(one_broker: Serving) -> None:
     name = one_broker.topic()
     one_broker.write(name, b"first")
@@ -262,6 +265,7 @@ def test_records_are_shown_when_they_come_and_ctrl_c_ends_with_a_summary(one_bro
     assert (process.returncode, out, err.decode()) == (130, b"", f"2 records of {name}\n")
 
 
+@pytest.mark.slow
 def test_partitions_that_are_added_are_read_from_their_start(one_broker: Serving) -> None:
     name = one_broker.topic()
     one_broker.write(name, b"first")
@@ -277,6 +281,7 @@ def test_partitions_that_are_added_are_read_from_their_start(one_broker: Serving
         assert process.stdout.readline() == b"0:third\n"
 
 
+@pytest.mark.slow
 def test_a_range_that_begins_beyond_the_end_waits_for_its_first_offset(one_broker: Serving) -> None:
     name = one_broker.topic()
     one_broker.write(name, b"v0")
@@ -288,6 +293,7 @@ def test_a_range_that_begins_beyond_the_end_waits_for_its_first_offset(one_broke
     assert (process.returncode, out) == (0, b"v3\nv4\n")
 
 
+@pytest.mark.slow
 def test_a_topic_that_is_deleted_ends_the_reading_with_a_word(one_broker: Serving) -> None:
     name = one_broker.topic()
     one_broker.write(name, b"first")
@@ -304,6 +310,7 @@ def test_a_topic_that_is_deleted_ends_the_reading_with_a_word(one_broker: Servin
     assert err.count(b"\n") == 1
 
 
+@pytest.mark.slow
 def test_when_nobody_reads_any_more_it_ends_by_itself_without_a_word(one_broker: Serving) -> None:
     name = one_broker.topic()
     one_broker.write(name, b"first")
@@ -316,6 +323,7 @@ def test_when_nobody_reads_any_more_it_ends_by_itself_without_a_word(one_broker:
         assert process.returncode == 0
 
 
+@pytest.mark.slow
 def test_raw_bytes_go_through_a_pipe_unchanged(one_broker: Serving) -> None:
     name = one_broker.topic()
     one_broker.write(name, b"\xff\x00\n", None, key=b"\x80")

@@ -152,6 +152,7 @@ def test_a_file_or_a_topic_that_is_not_there_is_named(
 # ── as a process ──────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_lines_are_sent_while_they_come_and_ctrl_c_loses_none_that_was_taken(one_broker: Serving) -> None:
     name = one_broker.topic()
     with running(one_broker.bootstrap, "produce", name, stdin=subprocess.PIPE) as process:
@@ -165,6 +166,7 @@ def test_lines_are_sent_while_they_come_and_ctrl_c_loses_none_that_was_taken(one
     assert err.decode().startswith(f"2 records written to {name}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stdin", [b"", b"only\n"])
 def test_stdin_may_be_a_pipe_that_ends(one_broker: Serving, stdin: bytes) -> None:
     name = one_broker.topic()
@@ -174,12 +176,14 @@ def test_stdin_may_be_a_pipe_that_ends(one_broker: Serving, stdin: bytes) -> Non
     assert err.decode().startswith(f"{len(stdin.splitlines())} record")
 
 
+@pytest.mark.slow
 def test_without_a_stdin_nothing_is_written(one_broker: Serving) -> None:
     words = [sys.executable, "-m", "tidelog", "produce", one_broker.topic(), "-b", one_broker.bootstrap]
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.split(" written")[0]) == (0, "0 records")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interrupted", [False, True])
 def test_who_waits_for_a_broker_is_told_so_and_nothing_is_lost(interrupted: bool) -> None:
     with serving(1) as cluster:
@@ -205,6 +209,7 @@ def test_who_waits_for_a_broker_is_told_so_and_nothing_is_lost(interrupted: bool
         assert err.decode().startswith(f"2 records written to {name}")
 
 
+@pytest.mark.slow
 def test_a_line_at_fault_is_told_while_others_go_on(one_broker: Serving) -> None:
     name = one_broker.topic()
     with running(
@@ -221,6 +226,7 @@ def test_a_line_at_fault_is_told_while_others_go_on(one_broker: Serving) -> None
     assert [record.value for record in records(one_broker, name)] == [b"fine"]
 
 
+@pytest.mark.slow
 def test_a_leader_that_dies_in_mid_stream_costs_no_line_and_repeats_none() -> None:
     with serving(3) as cluster:
         name = cluster.topic(replication_factor=3)
@@ -238,6 +244,7 @@ def test_a_leader_that_dies_in_mid_stream_costs_no_line_and_repeats_none() -> No
         assert [int(record.value or b"") for record in records(cluster, name)] == list(range(10_000))
 
 
+@pytest.mark.slow
 def test_lines_that_no_broker_takes_any_more_are_all_accounted_for() -> None:
     with serving(1) as cluster:
         name = cluster.topic()

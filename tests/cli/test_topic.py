@@ -307,6 +307,7 @@ def test_topics_are_completed_while_the_cluster_answers_and_nothing_is_said_when
     assert (nothing[0].strip(), nothing[1], err) == ("", "", "")
 
 
+@pytest.mark.slow
 def test_help_of_a_verb_asks_nobody_and_imports_nothing_heavy() -> None:
     program = (
         "import sys\n"
