@@ -231,13 +231,15 @@ WRITABLE: Final[Mapping[str, tuple[str, ...]]] = {
 """What a row may say of the record that it becomes."""
 
 
-def check_writable(schema: StructType, *, topic: str) -> None:
-    """Refuse rows that are no records."""
+def check_writable(schema: StructType, *, topic: str, table: bool = False) -> None:
+    """Refuse rows that are no records; rows of a table have columns that only readers fill, which are ignored."""
     names = [each.name for each in schema.fields]
     if "value" not in names:
         raise InvalidConfig(f"a record needs a column value; there are {', '.join(names) or 'none'}")
     for given in schema.fields:
         types = WRITABLE.get(given.name)
+        if types is None and table:
+            continue
         if types is None:
             raise InvalidConfig(
                 f"column {given.name} cannot be written; there are {', '.join(WRITABLE)}: select what is meant"

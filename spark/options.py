@@ -211,15 +211,21 @@ def includes_headers(given: Mapping[str, Any]) -> bool:
     return texts.get("includeheaders") == "true"
 
 
-def write_options(given: Mapping[str, Any], *, overwrite: bool = False) -> WriteOptions:
-    """What a save was told. Raises InvalidConfig."""
+def write_options(given: Mapping[str, Any], *, table: bool = False, overwrite: bool = False) -> WriteOptions:
+    """What a save was told; a table is written to the topic that it reads. Raises InvalidConfig."""
     if overwrite:
         raise InvalidConfig('mode "overwrite": records are never overwritten; use mode("append")')
     # Spark hands its own to the sink of a stream.
     ours = {name: value for name, value in given.items() if name.lower() not in _SPARKS_OWN}
+    topic = ""
+    if table:
+        reading = {name.lower() for name in (*_READ, *_ONLY_BATCH)} - {name.lower() for name in _WRITE}
+        read = _names(str(ours.get("subscribe") or ours.get("topic") or ""))
+        topic = read[0] if len(read) == 1 else ""
+        ours = {name: value for name, value in ours.items() if name.lower() not in reading}
     options = _Given(ours, _WRITE, {})
     codec = options.choice("compression", tuple(CODECS), "none")
-    return WriteOptions(options.address(), options.text("topic"), CODECS[codec])
+    return WriteOptions(options.address(), options.text("topic", topic), CODECS[codec])
 
 
 _SPARKS_OWN: Final = ("checkpointlocation", "queryname", "path")

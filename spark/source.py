@@ -27,35 +27,40 @@ class TidelogDataSource(DataSource):
         """Kafka's columns."""
         from tidelog.spark.columns import schema_of  # noqa: PLC0415
         from tidelog.spark.options import includes_headers  # noqa: PLC0415
+        from tidelog.spark.tables import for_table  # noqa: PLC0415
 
-        return schema_of(headers=includes_headers(self.options))
+        return for_table(schema_of(headers=includes_headers(self.options)), self.options)
 
     def reader(self, schema: StructType) -> "TopicReader":
         """For `spark.read`."""
         from tidelog.spark.batch import TopicReader  # noqa: PLC0415
         from tidelog.spark.columns import check_schema  # noqa: PLC0415
         from tidelog.spark.options import read_options  # noqa: PLC0415
+        from tidelog.spark.tables import with_table  # noqa: PLC0415
 
         check_schema(schema)
-        return TopicReader(read_options(self.options, "batch"), schema)
+        return TopicReader(read_options(with_table(self.options, schema), "batch"), schema)
 
     def streamReader(self, schema: StructType) -> "TopicStream":  # noqa: N802 -- Spark's
         """For `spark.readStream`."""
         from tidelog.spark.columns import check_schema  # noqa: PLC0415
         from tidelog.spark.options import read_options  # noqa: PLC0415
         from tidelog.spark.stream import TopicStream  # noqa: PLC0415
+        from tidelog.spark.tables import with_table  # noqa: PLC0415
 
         check_schema(schema)
-        return TopicStream(read_options(self.options, "stream"), schema)
+        return TopicStream(read_options(with_table(self.options, schema), "stream"), schema)
 
     def writer(self, schema: StructType, overwrite: Any) -> "BatchSink":
         """For `df.write`."""
         from tidelog.spark.columns import check_writable  # noqa: PLC0415
         from tidelog.spark.options import write_options  # noqa: PLC0415
         from tidelog.spark.sink import BatchSink  # noqa: PLC0415
+        from tidelog.spark.tables import is_table, with_table  # noqa: PLC0415
 
-        options = write_options(self.options, overwrite=overwrite)
-        check_writable(schema, topic=options.topic)
+        table = is_table(schema)
+        options = write_options(with_table(self.options, schema), table=table, overwrite=overwrite)
+        check_writable(schema, topic=options.topic, table=table)
         return BatchSink(options)
 
     def streamWriter(self, schema: StructType, overwrite: Any) -> "StreamSink":  # noqa: N802 -- Spark's
@@ -63,7 +68,9 @@ class TidelogDataSource(DataSource):
         from tidelog.spark.columns import check_writable  # noqa: PLC0415
         from tidelog.spark.options import write_options  # noqa: PLC0415
         from tidelog.spark.sink import StreamSink  # noqa: PLC0415
+        from tidelog.spark.tables import is_table, with_table  # noqa: PLC0415
 
-        options = write_options(self.options)
-        check_writable(schema, topic=options.topic)
+        table = is_table(schema)
+        options = write_options(with_table(self.options, schema), table=table)
+        check_writable(schema, topic=options.topic, table=table)
         return StreamSink(options)

@@ -1,0 +1,275 @@
+"""Reading as a stream: how far the next micro-batch goes, and who reads it.
+
+What it keeps true:
+
+* A micro-batch is what its offsets say and nothing else: planned again after a restart, on another machine, it is cut
+  into the same tasks with the same records.
+* A stream that is up to date waits at its leaders for what comes, and asks them for nothing in between.
+* Partitions and topics that appear later are read from their beginning. What is lost is named before it is skipped.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from tidelog.client.io.client import Client
+from tidelog.client.io.consumer import Consumer
+from tidelog.protocol.errors import TidelogError, Unsupported
+from tidelog.protocol.types import Offset, TopicPartition
+from tidelog.spark.batch import Task
+from tidelog.spark.losses import Loss, by_offsets, by_topic
+from tidelog.spark.lookup import Found, find, place
+from tidelog.spark.offsets import StreamOffset, nested, stream_offset
+from tidelog.spark.options import ReadOptions
+from tidelog.spark.planning import Span, limited, rows_per_task, tasks
+from tidelog.spark.portal import connected, portal
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger(__name__)
+
+POLL_S: Final = 0.5
+"""How long a stream that is up to date waits for news before it tells Spark that there are none."""
+
+
+class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """`spark.readStream.format("tidelog")`."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        if options.commit_group:
+            raise Unsupported(
+                f"commitGroup={options.commit_group!r}: progress cannot be mirrored into a group yet; leave it out"
+            )
+        self.options = options
+        self.schema = schema
+        self._initial: StreamOffset | None = None
+        self._target: dict[TopicPartition, Offset] | None = None
+        """For Trigger.AvailableNow: where the query ends."""
+        self._latest: dict[TopicPartition, Offset] = {}
+        self._planned_s = time.monotonic()
+        self._record_bytes = 0.0
+        self._watcher: Watcher | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What tasks need: nothing that is open."""
+        return {**self.__dict__, "_watcher": None}
+
+    # ── offsets ───────────────────────────────────────────────────────────────────────────────────
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 -- Spark's
+        """Where a new stream begins; Spark asks more than once, and gets the same answer."""
+        if self._initial is None:
+            self._initial = portal().run(self._begin())
+        return self._initial.as_json()
+
+    async def _begin(self) -> StreamOffset:
+        options = self.options
+        client = await connected(options.address)
+        found = await find(client, options)
+        if options.last_records is not None:
+            starts = {
+                name: max(found.earliest[name], end - options.last_records)
+                for name, end in found.latest.items()
+            }
+        else:
+            starts = await place(client, options.start, options, found)
+        for name, start in starts.items():
+            loss = by_offsets(name, start, start, found.earliest[name], found.latest[name])
+            if loss is not None and options.fail_on_data_loss:
+                raise loss.error()
+            starts[name] = min(max(start, found.earliest[name]), found.latest[name])
+        return StreamOffset(starts, found.ids)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """By the options; Trigger.Once ignores it."""
+        if self.options.max_offsets is not None:
+            return ReadMaxRows(self.options.max_offsets)
+        if self.options.max_bytes is not None:
+            return ReadMaxBytes(self.options.max_bytes)
+        if self.options.min_offsets is not None:
+            return ReadMinRows(self.options.min_offsets)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """What is there now is all that this query reads."""
+        found = portal().run(self._find())
+        self._target = dict(found.latest)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """For progress: what there is, read or not."""
+        return nested(self._latest) if self._latest else None
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Where the next micro-batch ends; `start` itself when there is nothing new."""
+        at = stream_offset(start)
+        fresh = self._initial is not None and start == self._initial.as_json()
+        end = portal().run(self._next(at, fresh=fresh, bounded=not isinstance(limit, ReadAllAvailable)))
+        return start if end is None else end.as_json()
+
+    async def _find(self) -> Found:
+        client = await connected(self.options.address)
+        found = await find(client, self.options)
+        self._latest = dict(found.latest)
+        return found
+
+    async def _next(self, at: StreamOffset, *, fresh: bool, bounded: bool) -> StreamOffset | None:
+        found = await self._find()
+        begins, ends = self._bounds(at, found)
+        total = sum(ends[name] - begins[name] for name in ends)
+        if not total and not ends.keys() - at.offsets.keys() and self._target is None:
+            await self._wait(found)
+            found = await self._find()
+            begins, ends = self._bounds(at, found)
+            total = sum(ends[name] - begins[name] for name in ends)
+        moved = {name for name in ends if ends[name] != at.offsets.get(name)}
+        if not moved or (bounded and self._is_too_little(total)):
+            return None
+        if bounded:
+            ends = await self._limit(begins, ends)
+        self._planned_s = time.monotonic()
+        total = sum(ends[name] - begins[name] for name in ends)
+        options = self.options
+        rows = rows_per_task(
+            total, os.cpu_count() or 1, options.min_partitions, options.max_records_per_partition
+        )
+        told = {name: begin for name, begin in begins.items() if fresh or begin != at.offsets.get(name)}
+        return StreamOffset(ends, found.ids, rows, told)
+
+    def _bounds(
+        self, at: StreamOffset, found: Found
+    ) -> tuple[dict[TopicPartition, Offset], dict[TopicPartition, Offset]]:
+        """From where to where everything goes that is there, as far as this query goes."""
+        begins: dict[TopicPartition, Offset] = {}
+        ends: dict[TopicPartition, Offset] = {}
+        for name, latest in found.latest.items():
+            begin, earliest = at.offsets.get(name), found.earliest[name]
+            if begin is not None:
+                had = at.ids.get(name.topic, b"")
+                loss = by_topic(name, begin, had, found.ids[name.topic])
+                loss = loss or by_offsets(name, begin, max(begin, latest), earliest, latest)
+                if loss is not None:
+                    begin = self._lose(loss, earliest)
+            begins[name] = earliest if begin is None else begin
+            target = latest if self._target is None else self._target.get(name, begins[name])
+            ends[name] = max(min(target, latest), begins[name])
+        return begins, ends
+
+    def _lose(self, loss: Loss, earliest: Offset) -> Offset:
+        """Where to go on; raises unless the user said otherwise."""
+        if self.options.fail_on_data_loss:
+            raise loss.error()
+        logger.warning("spark.data_loss partition=%s what=%s fact=%s", loss.name, loss.what, loss.fact)
+        return earliest if loss.what == "recreated" else loss.resume
+
+    def _is_too_little(self, total: int) -> bool:
+        least = self.options.min_offsets
+        if least is None or self._target is not None or total >= least:
+            return False
+        return (time.monotonic() - self._planned_s) * 1000 < self.options.max_delay_ms
+
+    async def _limit(
+        self, begins: dict[TopicPartition, Offset], ends: dict[TopicPartition, Offset]
+    ) -> dict[TopicPartition, Offset]:
+        options = self.options
+        if options.max_offsets is not None:
+            ends = limited(begins, ends, options.max_offsets)
+        if options.max_bytes is not None:
+            if not self._record_bytes:
+                client = await connected(options.address)
+                self._record_bytes = await record_bytes(client, begins, ends)
+            if self._record_bytes:
+                ends = limited(begins, ends, max(int(options.max_bytes / self._record_bytes), 1))
+        return ends
+
+    async def _wait(self, found: Found) -> None:
+        """Until there is anything behind these ends, or for half a second."""
+        if self._watcher is None:
+            self._watcher = Watcher()
+        await self._watcher.wait(await connected(self.options.address), found.latest)
+
+    # ── a micro-batch ─────────────────────────────────────────────────────────────────────────────
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Its tasks."""
+        first, last = stream_offset(start), stream_offset(end)
+        spans = []
+        for name, behind in last.offsets.items():
+            begin = last.start.get(name, first.offsets.get(name, behind))
+            topic_id = last.ids.get(name.topic, b"")
+            spans.append(Span(name.topic, topic_id, name.partition, min(begin, behind), behind))
+        planned = tasks(spans, last.rows, merge=self.options.min_partitions is None)
+        return [Task(spans) for spans in planned] or [Task(())]
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        """What one task reads."""
+        from tidelog.spark.scan import read  # noqa: PLC0415 -- a planner never reads
+
+        return read(self.options, partition.value or (), self.schema)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark keeps the offsets itself; a group that mirrors them (`commitGroup`) has its place here."""
+
+    def stop(self) -> None:
+        """Nothing of this needs to be released: connections end with the process."""
+
+
+class Watcher:
+    """Waits at the leaders for the first record behind some offsets."""
+
+    def __init__(self) -> None:
+        self._consumer: Consumer | None = None
+        self._at: dict[TopicPartition, Offset] = {}
+
+    async def wait(self, client: Client, ends: dict[TopicPartition, Offset]) -> None:
+        """Until something comes, or `POLL_S` are over."""
+        try:
+            if self._consumer is None:
+                # As little as a fetch can bring: one batch of each partition.
+                self._consumer = await client.consumer(
+                    auto_offset_reset="none", max_partition_fetch_bytes=1, fetch_max_bytes=1, prefetch_bytes=1
+                ).__aenter__()
+                self._at = {}
+            if ends != self._at:
+                self._consumer.assign(ends)
+                for name, offset in ends.items():
+                    self._consumer.seek(name, offset)
+            self._at = dict(ends)
+            if await self._consumer.getmany(timeout=POLL_S, max_records=1):
+                self._at = {}
+        except TidelogError as error:
+            # What is wrong is met, and said, by whoever asks for offsets next.
+            logger.info("spark.watcher_ended reason=%s", error)
+            consumer, self._consumer = self._consumer, None
+            if consumer is not None:
+                await consumer.close()
+
+
+async def record_bytes(
+    client: Client, begins: dict[TopicPartition, Offset], ends: dict[TopicPartition, Offset]
+) -> float:
+    """What a record takes, about: the mean of the first ones that are there; 0: there are none."""
+    names = [name for name in ends if ends[name] > begins[name]]
+    if not names:
+        return 0.0
+    async with client.consumer(auto_offset_reset="none", max_partition_fetch_bytes=1) as consumer:
+        consumer.assign(names)
+        for name in names:
+            consumer.seek(name, begins[name])
+        found = await consumer.getmany(timeout=POLL_S, max_records=500)
+    records = [record for each in found.values() for record in each]
+    sizes = [len(record.key or b"") + len(record.value or b"") for record in records]
+    return max(sum(sizes) / len(sizes), 1.0) if sizes else 0.0
