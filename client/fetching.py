@@ -15,13 +15,13 @@ What it keeps true (I-70, I-72):
   can be asked for more as soon as there is room.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from tidelog.client.cluster import Topic
 from tidelog.client.fetch_sessions import FetchSession, Place
 from tidelog.client.options import ConsumerConfig
+from tidelog.client.reader import Reader
 from tidelog.client.records import RecordBatch, batch_from
 from tidelog.client.retry import Advice, advice
 from tidelog.protocol.batch import read_header, walk
@@ -66,105 +66,6 @@ _PACE_MS: Final = 20
 """How often the others of a broker are asked while one of its partitions waits for its reader."""
 
 _POLICIES: Final = {"earliest": EARLIEST, "latest": LATEST}
-
-
-class Reader:
-    """One partition, and how far it is."""
-
-    __slots__ = (
-        "buffered",
-        "buffered_bytes",
-        "error",
-        "failures",
-        "full",
-        "high_watermark",
-        "leader",
-        "leader_epoch",
-        "log_start",
-        "name",
-        "nearby",
-        "nearby_until_ms",
-        "offset",
-        "offset_epoch",
-        "paused",
-        "position",
-        "question",
-        "rest",
-        "retry_at_ms",
-        "strayed",
-        "topic_id",
-        "unchecked",
-        "version",
-    )
-
-    def __init__(self, name: TopicPartition, question: int | None) -> None:
-        self.name = name
-        self.topic_id = b""
-        self.leader = NO_BROKER
-        self.leader_epoch: Epoch = NO_EPOCH
-        self.position: Offset = NO_OFFSET
-        """The next offset that the user gets; -1: not known yet."""
-        self.offset: Offset = NO_OFFSET
-        """The next offset to fetch."""
-        self.offset_epoch: Epoch = NO_EPOCH
-        """The epoch of the batch before it; -1: unknown."""
-        self.question: int | None = question
-        """Which offset has to be asked for before it can be read: EARLIEST or LATEST."""
-        self.strayed: Offset = NO_OFFSET
-        """The offset that was out of range, while it is asked on which side."""
-        self.unchecked = False
-        """Whether the offset has to be checked against the leader's epochs."""
-        self.paused = False
-        self.full = False
-        """Whether it was left out of a fetch because nobody reads what it has."""
-        self.error: TidelogError | None = None
-        self.high_watermark: Offset = NO_OFFSET
-        self.log_start: Offset = NO_OFFSET
-        self.buffered: deque[tuple[Buffer, int]] = deque()
-        """Answers, and from which byte on they are not read."""
-        self.buffered_bytes = 0
-        self.rest: RecordBatch | None = None
-        """What is left of a batch that was read in part."""
-        self.nearby = NO_BROKER
-        self.nearby_until_ms = 0.0
-        self.retry_at_ms = 0.0
-        self.failures = 0
-        self.version = 0
-
-    def __repr__(self) -> str:
-        return f"<{self.name} at {self.position}>"
-
-    @property
-    def place(self) -> Place:
-        """As brokers name it."""
-        return self.topic_id, self.name.partition
-
-    @property
-    def has_records(self) -> bool:
-        """Whether something is here that was not read."""
-        return bool(self.buffered) or self.rest is not None
-
-    def seek(self, offset: Offset, question: int | None = None) -> None:
-        """Go on there, or where the answer to the question says; what is under way is nothing."""
-        self.version += 1
-        self.position = self.offset = offset
-        self.offset_epoch = NO_EPOCH
-        self.question = question
-        self.strayed = NO_OFFSET
-        self.unchecked = False
-        self.error = None
-        self.retry_at_ms, self.failures = 0.0, 0
-        self.drop()
-
-    def drop(self) -> None:
-        """Forget what was fetched and not read."""
-        self.buffered.clear()
-        self.buffered_bytes = 0
-        self.rest = None
-
-    def fail(self, error: TidelogError) -> None:
-        """It cannot be read, until somebody seeks."""
-        self.error = error
 
 
 class Asked(NamedTuple):
@@ -353,6 +254,18 @@ class Fetching:
             forget=said.forget,
         )
         return Asked(broker, request, readers)
+
+    def outdated(self, asked: Asked, now_ms: float) -> bool:
+        """Whether a fetch that its broker holds back lacks something that could be asked for by now."""
+        if not asked.request.max_wait_ms or self.buffered_bytes >= self._config.prefetch_bytes:
+            return False
+        return any(
+            asked.readers.get(reader.place) != (reader, reader.version, reader.offset)
+            for reader in self.readers.values()
+            if self.target(reader, now_ms) == asked.broker
+            and self._can_be_asked(reader, now_ms)
+            and reader.buffered_bytes < self._config.max_partition_fetch_bytes
+        )
 
     def _can_be_asked(self, reader: Reader, now_ms: float) -> bool:
         return not (

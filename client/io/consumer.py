@@ -24,10 +24,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from tidelog.client.cluster import Changes
-from tidelog.client.fetching import Reader
 from tidelog.client.io.fetcher import Fetcher
 from tidelog.client.io.leaders import AtLeaders
 from tidelog.client.options import ConsumerConfig
+from tidelog.client.reader import Reader
 from tidelog.client.records import PartitionPosition, Record, RecordBatch
 from tidelog.protocol.batch import read_header
 from tidelog.protocol.errors import (
@@ -308,7 +308,10 @@ class Consumer:
     async def _next_record(self) -> Record:
         await self._ready()
         while True:
-            # In one stretch from here: who is cancelled before has taken nothing.
+            # In one stretch from here: who is cancelled before has taken nothing. Another task may have fetched meanwhile.
+            record = next(self._records, None)
+            if record is not None:
+                return record
             self._reading = self._last = None
             taken = self._take()
             if taken is not None:

@@ -14,6 +14,7 @@ from tidelog.client.fetching import FOREVER, Asked, Fetching, Question
 from tidelog.client.options import ConsumerConfig
 from tidelog.protocol.errors import ClientClosed, ConnectionFailed, TidelogError, UnknownServerError
 from tidelog.protocol.messages import (
+    EndWait,
     EpochEndFound,
     EpochEnds,
     EpochEndsReply,
@@ -54,6 +55,8 @@ class Fetcher:
         self._client = client
         self._learn = learn
         self._changed: dict[BrokerId, asyncio.Event] = {}
+        self._asked: dict[BrokerId, Asked] = {}
+        """The fetch that a broker may hold back, unless it was told already that something else is to be asked for."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._looking = False
         self._timer: asyncio.TimerHandle | None = None
@@ -82,6 +85,10 @@ class Fetcher:
             return
         for event in self._changed.values():
             event.set()
+        for broker, asked in list(self._asked.items()):
+            if self.fetching.outdated(asked, _now_ms()):
+                del self._asked[broker]
+                self._end_wait(broker)
         for broker in self.fetching.brokers(_now_ms()):
             if broker not in self._changed:
                 self._changed[broker] = asyncio.Event()
@@ -93,6 +100,12 @@ class Fetcher:
         for name, what in self.fetching.notes:
             logger.warning("consumer.position_reset partition=%s reason=%s", name, what)
         self.fetching.notes.clear()
+
+    def _end_wait(self, broker: BrokerId) -> None:
+        """Have the fetch answered now that waits there (ADR 101). Lost, it costs the rest of `fetch_max_wait_ms`."""
+        connection = self._client.connections.at_hand(broker, "fetches")
+        if connection is not None and connection.writable:
+            connection.send(EndWait())
 
     def _settle(self) -> None:
         """Ask leaders what has to be known before more can be read."""
@@ -142,6 +155,7 @@ class Fetcher:
     async def _fetch(self, asked: Asked) -> None:
         fetching = self.fetching
         timeout_ms = asked.request.max_wait_ms + self.config.request_timeout_ms
+        self._asked[asked.broker] = asked
         try:
             reply, data = await self._client.call(
                 asked.broker, asked.request, timeout_ms=timeout_ms, lane="fetches"
@@ -156,6 +170,8 @@ class Fetcher:
         except asyncio.CancelledError:
             fetching.lost(asked, ClientClosed("cancelled"), _now_ms())
             raise
+        finally:
+            self._asked.pop(asked.broker, None)
         self.fetches += 1
         self.fetched_bytes += len(data)
         for entry in reply.partitions:

@@ -11,14 +11,13 @@ import uvloop
 
 from tests.client.nodes import Cluster, running, until
 
-
 BOTH_LOOPS: Final = ("test_connections.py", "test_session.py")
 """Where what a loop does with sockets and cancellation matters most."""
 
 
 @pytest.hookimpl
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """asyncio's loop, which finds mistakes in debug mode; and users' own."""
+    """The loop of asyncio, which finds mistakes in debug mode; and users' own."""
     if item.path.name in BOTH_LOOPS:
         return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.new_event_loop}

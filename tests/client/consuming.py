@@ -9,8 +9,9 @@ desk.read()                          the offsets that the user gets
 from typing import Any
 
 from tidelog.client.cluster import Partition, Topic
-from tidelog.client.fetching import Asked, Fetching, Question, Reader
+from tidelog.client.fetching import Asked, Fetching, Question
 from tidelog.client.options import ConsumerConfig
+from tidelog.client.reader import Reader
 from tidelog.protocol.batch import CONTROL, stamp
 from tidelog.protocol.messages import EpochEndFound, FetchReply, OffsetFound, PartitionFetched
 from tidelog.protocol.records import encode

@@ -149,6 +149,44 @@ async def test_a_record_is_read_as_soon_as_it_is_written(client: Client) -> None
 # ── where ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
+async def test_who_seeks_does_not_wait_for_the_end_of_a_poll(client: Client) -> None:
+    async with earliest(client, fetch_max_wait_ms=20_000, request_timeout_ms=5_000) as consumer:
+        consumer.assign([FIRST])
+        await take(consumer, 100)
+        for at in (50, 99, 0):
+            waiting = asyncio.ensure_future(consumer.getone())
+            await until(lambda: client.connections.in_flight, "a poll waits for the 101st record")
+            consumer.seek(FIRST, at)
+            assert (await asyncio.wait_for(waiting, 10)).offset == at
+            await take(consumer, 99 - at)
+
+
+async def test_a_partition_that_is_added_does_not_wait_for_the_end_of_a_poll(client: Client) -> None:
+    async with earliest(client, fetch_max_wait_ms=20_000) as consumer:
+        consumer.assign([THIRD])
+        waiting = asyncio.ensure_future(consumer.getone())
+        await consumer.position(THIRD)
+        await until(lambda: client.connections.in_flight, "it polls")
+        consumer.assign([THIRD, SECOND])
+        assert (await asyncio.wait_for(waiting, 10)).partition == 1
+
+
+async def test_tasks_that_read_from_one_consumer_share_the_records(client: Client) -> None:
+    async with earliest(client) as consumer:
+        got: list[int] = []
+
+        async def reading() -> None:
+            async for record in consumer:
+                got.append(record.offset)
+                await asyncio.sleep(0)
+
+        tasks = [asyncio.create_task(reading()) for _ in range(3)]
+        await until(lambda: len(got) >= 200, "all are read")
+        await consumer.close()
+        await asyncio.gather(*tasks)
+    assert sorted(got) == sorted([*range(100)] * 2)
+
+
 async def test_without_a_position_reading_begins_where_the_policy_says(client: Client) -> None:
     async with client.consumer("orders", auto_offset_reset="latest") as consumer:
         assert await consumer.position(FIRST) == 100

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.client.consuming import FIRST, ID, ONE, SECOND, TWO, Desk, batch, offsets_asked
 from tidelog.client.fetch_sessions import FetchSession, Place
@@ -479,3 +480,21 @@ def test_the_parts_of_a_batch_are_the_batch(count: int) -> None:
     assert part.next_offset == (rest.offset if rest else 15)
     after = found.after(9 + count)
     assert (after.offsets if after else []) == (rest.offsets if rest else [])
+
+
+def test_a_fetch_that_is_held_back_is_outdated_when_something_else_can_be_asked_for() -> None:
+    desk = Desk(leaders=(1, 2))
+    asked = desk.asked()
+    outdated = desk.fetching.outdated
+    assert not outdated(asked, desk.now_ms)
+    desk.second.seek(7)
+    assert not outdated(asked, desk.now_ms), "of broker 2"
+    desk.lead(1, 1)
+    assert outdated(asked, desk.now_ms), "which leads now"
+    desk.second.paused = True
+    assert not outdated(asked, desk.now_ms)
+    desk.first.seek(9)
+    assert outdated(asked, desk.now_ms), "sought elsewhere"
+    assert not outdated(asked._replace(request=replace(asked.request, max_wait_ms=0)), desk.now_ms), (
+        "its answer comes at once"
+    )
