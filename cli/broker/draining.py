@@ -68,12 +68,20 @@ def _run(
         verb = client.admin.drain_broker if what == "drain" else client.admin.undrain_broker
         return await verb(number, throttle_bytes_s=throttle, validate_only=only_look)
 
-    if dry_run or not yes:
-        plan = ask(ctx, lambda client: order(client, only_look=True), timeout_s=CHANGE_TIMEOUT_S)
-        if dry_run or not plan:
-            show_moves(plan, asked, dry_run=True)
-            return
-        require_consent(
-            ctx, map(sentence_of, plan), yes=yes, question=f"{what.capitalize()} broker {number}?"
-        )
-    show_moves(ask(ctx, lambda client: order(client, only_look=False), timeout_s=CHANGE_TIMEOUT_S), asked)
+    if yes and not dry_run:
+        show_moves(ask(ctx, lambda client: order(client, only_look=False), timeout_s=CHANGE_TIMEOUT_S), asked)
+        return
+    plan = ask(ctx, lambda client: order(client, only_look=True), timeout_s=CHANGE_TIMEOUT_S)
+    if dry_run or not plan:
+        show_moves(plan, asked, dry_run=True)
+        return
+    require_consent(ctx, map(sentence_of, plan), yes=yes, question=f"{what.capitalize()} broker {number}?")
+
+    async def as_shown(client: "Client") -> "list[Move]":
+        # Another plan, made now, might be another one than what somebody has said yes to.
+        targets = {
+            one.partition: [broker for broker in one.replicas if broker not in one.removing] for one in plan
+        }
+        return await client.admin.reassign(targets, throttle_bytes_s=throttle)
+
+    show_moves(ask(ctx, as_shown, timeout_s=CHANGE_TIMEOUT_S), asked)

@@ -1,7 +1,7 @@
 """`tidelog broker list, describe, drain, undrain` against a real cluster."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
@@ -83,7 +83,29 @@ def test_a_drain_is_shown_asked_for_done_and_undone(broker: Broker, racks: Servi
     ran = broker("undrain", "2", "--yes")
     assert ran.code == 0
     until(lambda: kept(2), "broker 2 has its share")
-    until(lambda: "0 moves" in str(_moves(racks)), "the moves end")
+    until(lambda: "0 moves" in _moves(racks), "the moves end")
+
+
+def test_what_was_shown_is_moved_and_nothing_that_came_meanwhile(
+    broker: Broker, racks: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    racks.topic(partitions=4, replication_factor=2)
+    shown: list[str] = []
+    later: list[str] = []
+
+    def consent(_: object, would: Iterable[str], **__: object) -> None:
+        shown.extend(would)
+        later.append(racks.topic(partitions=4, replication_factor=3))
+
+    monkeypatch.setattr("tidelog.cli.broker.draining.require_consent", consent)
+    ran = broker("drain", "3")
+    assert ran.code == 0
+    assert shown
+    assert [f"would move {line}" for line in ran.lines] == shown
+    assert not any(line.startswith(later[0]) for line in ran.lines)
+    until(lambda: "0 moves" in _moves(racks), "the moves end")
+    assert broker("undrain", "3", "--yes").code == 0
+    until(lambda: "0 moves" in _moves(racks), "the moves end")
 
 
 def _moves(cluster: Serving) -> str:
