@@ -44,13 +44,15 @@ from tidelog.storage.config import MAX_BATCH_BYTES
 from tidelog.storage.files import Directory, File
 from tidelog.storage.key_map import KeyMap, KeySet, represented
 from tidelog.storage.open_segments import OpenSegments
-from tidelog.storage.scan import BATCHES_PER_STEP, Scan
+from tidelog.storage.scan import Scan
 from tidelog.storage.segment import Segment, segment_name
 
 BLOCK = 256 << 10
 """Bytes of log that are read at once, and that a key's place is exact to."""
-RECORDS_PER_STEP = 1000
+RECORDS_PER_STEP = 500
 """Keys that are looked at before somebody else gets a turn."""
+_HEADS_PER_STEP: Final = 64
+"""Batches whose heads alone are read: each of them may be a read of its own."""
 CLEANED: Final = ".cleaned"
 """The ending of a segment that is being written and is not of the log yet."""
 _OF_A_TRANSACTION: Final = TRANSACTIONAL | CONTROL
@@ -287,7 +289,7 @@ class Compactor:
                 self._stays.add(header.base_offset)
                 self._alive.add(len(self._records) - 1)
             mapped.end = position + header.size
-            if number % BATCHES_PER_STEP == 0:
+            if number % _HEADS_PER_STEP == 0:
                 yield None
         if scan.problem is not None:
             raise reader.damaged(scan.position, scan.problem)
