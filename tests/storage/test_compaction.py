@@ -341,6 +341,10 @@ def test_another_process_may_read_and_write_while_the_owner_swaps(life: Compacte
             self._sent = encode_plan(plan)
             self._compactor = Compactor(root.directory("orders-0"), decode_plan(self._sent))
 
+        @property
+        def moved_bytes(self) -> int:
+            return self._compactor.moved_bytes
+
         def steps(self) -> Iterator[Said]:
             for said in self._compactor.steps():
                 yield None if said is None else decode_said(encode_said(said))

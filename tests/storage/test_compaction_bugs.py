@@ -75,6 +75,10 @@ def groups_that_are_put_in_place_from_the_last_on(plant: pytest.MonkeyPatch) -> 
             def __init__(self, directory: Directory, plan: Plan) -> None:
                 self._inner = begin(directory, plan)
 
+            @property
+            def moved_bytes(self) -> int:
+                return 0
+
             def steps(self) -> Iterator[Said]:
                 said = [one for one in self._inner.steps() if one is not None]
                 yield from reversed(said[:-1])
