@@ -13,8 +13,8 @@ from pyspark.sql.types import StructType
 
 from tidelog.protocol.errors import OffsetOutOfRange
 from tidelog.protocol.types import Offset, TopicPartition
-from tidelog.spark.losses import by_offsets
 from tidelog.spark.lookup import Found, Offsets, find, place
+from tidelog.spark.losses import by_offsets
 from tidelog.spark.options import ReadOptions
 from tidelog.spark.planning import Span, rows_per_task, tasks
 from tidelog.spark.portal import connected, portal

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+from tidelog.client.admin import At
 from tidelog.client.cluster import Topic
 from tidelog.client.io.client import Client
 from tidelog.protocol.errors import InvalidConfig, OffsetOutOfRange, UnknownTopicOrPartition
@@ -17,7 +18,7 @@ from tidelog.spark.options import EARLIEST, LATEST, ReadOptions, Where
 
 Offsets = dict[TopicPartition, Offset]
 
-_AT: Final = {EARLIEST: "earliest", LATEST: "latest"}
+_AT: Final[Mapping[int, At]] = {EARLIEST: "earliest", LATEST: "latest"}
 
 
 class Found(NamedTuple):
@@ -65,7 +66,7 @@ async def offsets_at(client: Client, names: Iterable[TopicPartition], at: int, i
     if not wanted:
         return {}
     found = await client.admin.list_offsets(
-        dict.fromkeys(wanted, _AT.get(at, at)),  # type: ignore[arg-type]  # earliest, latest or a time
+        dict.fromkeys(wanted, _AT.get(at, at)),
         isolation=isolation,
     )
     return {name: answer.offset for name, answer in found.items()}

@@ -5,6 +5,7 @@ spans with the same numbers give the same tasks on every machine, so that a repe
 """
 
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from tidelog.protocol.types import Offset, TopicPartition
@@ -50,7 +51,7 @@ def tasks(spans: Iterable[Span], rows: int, *, merge: bool = True) -> list[tuple
     for span in sorted(spans):
         count = -(-span.size // rows)
         edges = [span.start + span.size * at // max(count, 1) for at in range(count + 1)]
-        for start, end in zip(edges, edges[1:], strict=False):
+        for start, end in pairwise(edges):
             piece = span._replace(start=start, end=end)
             if not merge or not found or piece.size > room:
                 found.append([])

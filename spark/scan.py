@@ -32,8 +32,8 @@ from tidelog.protocol.errors import (
 )
 from tidelog.protocol.types import Offset, TopicPartition
 from tidelog.spark.columns import Shaper
-from tidelog.spark.losses import Loss, find_losses
 from tidelog.spark.lookup import isolation_of
+from tidelog.spark.losses import Loss, find_losses
 from tidelog.spark.options import ReadOptions
 from tidelog.spark.planning import Span
 from tidelog.spark.portal import connected, portal
@@ -160,7 +160,7 @@ class Scan:
             self._assign()
 
     async def _quiet(self) -> None:
-        """Nothing has come: is there nothing to come, or is nobody there?"""
+        """Nothing has come: find out whether there is nothing to come, or nobody is there."""
         if self._consumer is None:
             return
         for name, bounds in list(self._left.items()):

@@ -30,8 +30,8 @@ from tidelog.client.io.consumer import Consumer
 from tidelog.protocol.errors import TidelogError, Unsupported
 from tidelog.protocol.types import Offset, TopicPartition
 from tidelog.spark.batch import Task
-from tidelog.spark.losses import Loss, by_offsets, by_topic
 from tidelog.spark.lookup import Found, find, place
+from tidelog.spark.losses import Loss, by_offsets, by_topic
 from tidelog.spark.offsets import StreamOffset, nested, stream_offset
 from tidelog.spark.options import ReadOptions
 from tidelog.spark.planning import Span, limited, rows_per_task, tasks

@@ -1,0 +1,125 @@
+"""What Spark calls to write: tasks on its executors, and one word at the end on its driver.
+
+What it keeps true: a micro-batch that Spark repeats, in whole or in part, writes nothing twice (`writing`); a batch job's
+attempts count as one as well, a job that is run again is another one.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from tidelog.client.io.client import Client
+from tidelog.protocol.errors import InvalidRequest
+from tidelog.spark.ledger import Ledger, Place
+from tidelog.spark.options import WriteOptions
+from tidelog.spark.portal import connected, portal
+from tidelog.spark.writing import Writing
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_QUERY = "sql.streaming.queryId"
+_BATCH = "streaming.sql.batchId"
+
+_ledgers: list[tuple[Client, Ledger]] = []
+
+
+def ledger_of(client: Client) -> Ledger:
+    """This process's, for as long as it has that client."""
+    for known, ledger in _ledgers:
+        if known is client:
+            return ledger
+    ledger = Ledger(client)
+    _ledgers[:] = [(client, ledger)]
+    return ledger
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task has done."""
+
+    place: Place
+    rows: int
+
+
+def write(options: WriteOptions, place: Place, given: "Iterator[pa.RecordBatch]") -> Written:
+    """One task."""
+    here = portal()
+    writing = here.run(_begun(options, place))
+    if writing.skipped:
+        return Written(place, 0)
+    try:
+        for batch in given:
+            here.run(writing.add(batch))
+        return Written(place, here.run(writing.finish()))
+    except BaseException:
+        here.run(writing.abort())
+        raise
+
+
+async def _begun(options: WriteOptions, place: Place) -> Writing:
+    client = await connected(options.address)
+    writing = Writing(client, ledger_of(client), place, options)
+    await writing.begin(int(time.time() * 1000))
+    return writing
+
+
+def _task() -> TaskContext:
+    context = TaskContext.get()
+    if context is None:
+        raise InvalidRequest("a sink is written by tasks of Spark")
+    return context
+
+
+class BatchSink(DataSourceArrowWriter):
+    """`df.write.format("tidelog")`."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self.options = options
+        self.job = f"job-{uuid4().hex}"
+        """Made on the driver: attempts of one job's tasks have it in common."""
+
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
+        """One task of the job."""
+        return write(self.options, Place(self.job, _task().partitionId(), 0), iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """All tasks are done, and none of them will ever be repeated."""
+        places = [each.place for each in messages if isinstance(each, Written) and each.rows]
+        portal().run(_forget(self.options, places))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """What was written stays: a log takes nothing back."""
+
+
+async def _forget(options: WriteOptions, places: Sequence[Place]) -> None:
+    if places:
+        await ledger_of(await connected(options.address)).forget(places)
+
+
+class StreamSink(DataSourceStreamArrowWriter):
+    """`df.writeStream.format("tidelog")`."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self.options = options
+
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
+        """One task of a micro-batch."""
+        context = _task()
+        query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
+        if query is None or batch is None:
+            raise InvalidRequest(
+                f"Spark does not say which query and micro-batch this is ({_QUERY}, {_BATCH})"
+            )
+        return write(self.options, Place(query, context.partitionId(), int(batch)), iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 -- Spark's
+        """Each task has said so itself, in the ledger."""
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """What was written stays, and the repeated micro-batch goes on behind it."""

@@ -1,0 +1,119 @@
+"""One Spark and one cluster of processes for all tests that want them.
+
+PySpark is in the locked environment; where somebody runs the tests without it, this folder is left out as a whole.
+"""
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator
+from importlib.util import find_spec
+from itertools import count
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+
+from tidelog.client import Client
+from tidelog.client.admin import NewTopic
+from tidelog.protocol.types import TopicPartition
+from tidelog.testing import Cluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+
+if find_spec("pyspark") is None:
+    collect_ignore_glob = ["test_*.py"]
+
+
+class World:
+    """A cluster of real processes, on a loop in a thread of its own: Spark's calls block."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._numbers = count()
+        self.cluster = Cluster(3, processes=True)
+        self.client: Client
+
+    def begin(self) -> None:
+        self.run(self.cluster.__aenter__())
+        self.client = self.run(self._client())
+
+    async def _client(self) -> Client:
+        return await self.cluster.client().__aenter__()
+
+    def end(self) -> None:
+        self.run(self.client.close())
+        self.run(self.cluster.__aexit__(None, None, None))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(120)
+
+    @property
+    def bootstrap(self) -> str:
+        return self.cluster.bootstrap
+
+    def topic(self, partitions: int = 1, replicas: int = 3, **configs: Any) -> str:
+        """A new topic."""
+        name = f"topic-{next(self._numbers)}"
+        settings = {key.replace("_", "."): value for key, value in configs.items()}
+        self.run(self.client.admin.create_topics(NewTopic(name, partitions, replicas, settings)))
+        return name
+
+    def produce(self, topic: str, values: list[bytes | None], partition: int = 0) -> None:
+        """Write these, acknowledged."""
+        self.run(self._produce(topic, values, partition))
+
+    async def _produce(self, topic: str, values: list[bytes | None], partition: int) -> None:
+        async with self.client.producer() as producer:
+            await producer.send_many(topic, values, partition=partition)
+
+    def values(self, topic: str) -> list[bytes | None]:
+        """All that is in it."""
+        return self.run(self._values(topic))
+
+    async def _values(self, topic: str) -> list[bytes | None]:
+        ends = await self.client.admin.list_offsets(topic)
+        found: list[bytes | None] = []
+        async with self.client.consumer(topic, auto_offset_reset="earliest") as consumer:
+            left = {name for name, end in ends.items() if end.offset > 0}
+            while left:
+                for name, records in (await consumer.getmany(timeout=5, max_records=100_000)).items():
+                    found += [record.value for record in records]
+                    if records[-1].offset + 1 >= ends[name].offset:
+                        left.discard(name)
+        return found
+
+    def trim(self, topic: str, before: int, partition: int = 0) -> None:
+        """Delete what is below that offset."""
+        self.run(self.client.admin.delete_records({TopicPartition(topic, partition): before}))
+
+
+@pytest.fixture(scope="session")
+def world() -> Iterator[World]:
+    """The cluster; tests leave all of its nodes running."""
+    world = World()
+    world.begin()
+    yield world
+    world.end()
+
+
+@pytest.fixture(scope="session")
+def spark() -> "Iterator[SparkSession]":
+    """The session."""
+    from tidelog.spark import local_session  # noqa: PLC0415 -- only who uses it pays for it
+
+    settings = {"spark.sql.streaming.pollingDelay": "20ms", "spark.ui.showConsoleProgress": "false"}
+    spark = local_session(2, "tests", settings=settings, quick=True)
+    spark.sparkContext.setLogLevel("FATAL")
+    gateway: Any = spark.sparkContext._gateway
+    yield spark
+    spark.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(60)

@@ -1,0 +1,99 @@
+import pytest
+
+from tidelog.protocol.errors import InvalidConfig
+from tidelog.protocol.types import TopicPartition
+from tidelog.spark.options import EARLIEST, LATEST, includes_headers, read_options, write_options
+
+AT = {"bootstrap.servers": "h:9092", "subscribe": "orders"}
+
+
+def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(InvalidConfig, match=r"option startingoffset: .* the nearest is startingOffsets"):
+        read_options({**AT, "startingoffset": "earliest"}, "batch")
+
+
+def test_options_are_known_in_any_spelling_of_upper_and_lower_case() -> None:
+    assert read_options({**AT, "MAXOFFSETSPERTRIGGER": "5"}, "stream").max_offsets == 5
+
+
+def test_an_option_of_streams_is_refused_in_a_batch_and_the_other_way_round() -> None:
+    with pytest.raises(InvalidConfig, match=r"maxOffsetsPerTrigger: it is for streams only"):
+        read_options({**AT, "maxOffsetsPerTrigger": "5"}, "batch")
+    with pytest.raises(InvalidConfig, match=r"endingOffsets: it is for batch reads only"):
+        read_options({**AT, "endingOffsets": "latest"}, "stream")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (
+            {"assign": '{"orders": [0]}'},
+            "give one of subscribe, subscribePattern, assign; given: subscribe and",
+        ),
+        ({"kafka.bootstrap.servers": "h:1"}, "given: bootstrap.servers and kafka.bootstrap.servers"),
+        ({"failOnDataLoss": "maybe"}, "it must be true or false"),
+        ({"minPartitions": "0"}, "a whole number of at least 1"),
+        ({"startingOffsets": "latest"}, "nothing would be read"),
+        ({"endingOffsets": "earliest"}, "would read nothing"),
+        ({"endingOffsets": '{"orders": {"0": -2}}'}, "would read nothing"),
+        ({"startingOffsets": '{"orders": 5}'}, "it must be such as"),
+        ({"startingOffsets": '{"orders": {"0": -3}}'}, "it must be such as"),
+        ({"startingOffsets": "{"}, "it is no JSON"),
+        ({"isolationLevel": "dirty"}, "must be one of read_committed, read_uncommitted"),
+        ({"lastRecords": "3", "startingOffsets": "earliest"}, "give one of lastRecords, startingOffsets"),
+        ({"partitions": "all"}, "numbers of partitions"),
+        ({"kafka.group.id": "g"}, "there is no such option"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_sentence(wrong: dict[str, str], words: str) -> None:
+    with pytest.raises(InvalidConfig, match=words) as refused:
+        read_options({**AT, **wrong}, "batch")
+    assert "\n" not in str(refused.value)
+
+
+def test_a_pattern_that_is_none_is_refused() -> None:
+    with pytest.raises(InvalidConfig, match="subscribePattern"):
+        read_options({"bootstrap.servers": "h", "subscribePattern": "("}, "batch")
+
+
+def test_a_time_for_all_goes_before_times_for_each_and_these_before_offsets() -> None:
+    by = {
+        "startingOffsets": "earliest",
+        "startingOffsetsByTimestamp": '{"orders": {"0": 7}}',
+        "startingTimestamp": "9",
+    }
+    assert read_options({**AT, **by}, "batch").start.timestamp_ms == 9
+    del by["startingTimestamp"]
+    assert read_options({**AT, **by}, "batch").start.times_ms == {TopicPartition("orders", 0): 7}
+    del by["startingOffsetsByTimestamp"]
+    assert read_options({**AT, **by}, "batch").start.offset == EARLIEST
+
+
+def test_a_batch_begins_at_what_there_is_and_a_stream_with_what_comes() -> None:
+    assert read_options(AT, "batch").start.offset == EARLIEST
+    assert read_options(AT, "stream").start.offset == LATEST
+
+
+def test_further_settings_of_the_client_go_through_by_kafkas_names() -> None:
+    address = read_options({**AT, "rack": "a", "kafka.request.timeout.ms": "500"}, "batch").address
+    assert address == ("h:9092", "a", (("request.timeout.ms", "500"),))
+
+
+def test_headers_are_asked_for_before_anything_else_is_known() -> None:
+    assert includes_headers({"INCLUDEHEADERS": "true"})
+    assert not includes_headers({})
+
+
+def test_a_delay_is_written_with_its_unit() -> None:
+    assert read_options({**AT, "maxTriggerDelay": "90s"}, "stream").max_delay_ms == 90_000
+    with pytest.raises(InvalidConfig, match="maxTriggerDelay"):
+        read_options({**AT, "maxTriggerDelay": "soon"}, "stream")
+
+
+def test_a_sink_refuses_what_it_does_not_know_and_overlooks_what_is_sparks() -> None:
+    to = {"bootstrap.servers": "h", "topic": "out"}
+    assert write_options({**to, "checkpointlocation": "/c", "queryname": "q"}).topic == "out"
+    with pytest.raises(InvalidConfig, match="the nearest is topic"):
+        write_options({**to, "topics": "out"})
+    with pytest.raises(InvalidConfig, match="never overwritten"):
+        write_options(to, overwrite=True)
