@@ -2,6 +2,7 @@
 
 from scripts.benches import (
     append,
+    client,
     codec,
     command,
     compaction,
@@ -33,4 +34,5 @@ BENCHES: tuple[Bench, ...] = (
     controllers.BENCH,
     processes.BENCH,
     failover.BENCH,
+    client.BENCH,
 )

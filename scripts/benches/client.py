@@ -1,0 +1,420 @@
+"""The Python client against three brokers that are processes of their own, beside Kafka's Python clients.
+
+    writing    records of 100 B, acks=all, three replicas: one by one (`enqueue`), as columns (`send_many`), by `tidelog.sync`
+    reading    the same as objects (`async for`, `getmany`) and as columns (`batches`)
+    latency    one record at a time; the same while a consumer of this client reads at full speed
+    requests   one record each, 64 in flight, with three replicas and with one
+    metadata   one record at a time, and many, by a client that knows 5,000 partitions beside one that knows 12
+
+confluent-kafka and aiokafka do the same work in a process of their own against librdkafka's mock cluster in another one,
+which keeps 5 MB of a partition in memory and has no replicas: it does much less for an acknowledgement than three brokers
+do. So CPU time of the client is what can be compared: it is taken of this process alone. Where they are missing,
+the rows say so, and have no reference.
+"""
+
+import asyncio
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+from statistics import quantiles
+
+from scripts.benches import client_peers
+from scripts.benches.measure import Bench, Goal, Readings, Round, Row, Settings
+from scripts.benches.sockets import Pipeline, RawPeer, Server, server
+
+import tidelog.sync
+from tidelog.client import Client
+from tidelog.client.admin import NewTopic
+from tidelog.client.io.consumer import Consumer
+from tidelog.protocol.io import connect
+from tidelog.protocol.io.runner import fastest_loop
+from tidelog.protocol.messages import InitProducerId, PartitionProduce, Produce
+from tidelog.protocol.records import encode
+from tidelog.testing.cluster import Cluster
+
+VALUE = b"x" * 100
+COLUMN = 10_000
+MANY = 5000
+PEERS = client_peers.interpreter()
+
+
+class _Bench:
+    """A cluster, a client of it, and what one round takes of them."""
+
+    def __init__(self, settings: Settings, cluster: Cluster, client: Client, rpc: Server) -> None:
+        self._settings = settings
+        self._cluster = cluster
+        self._client = client
+        self._rpc = rpc
+        self._records = settings.count(500_000, 2000)
+
+    async def prepare(self) -> None:
+        """Topics, and records to read."""
+        admin = self._client.admin
+        await admin.create_topics(
+            NewTopic("write", 12, 3), NewTopic("read", 12, 1), NewTopic("one", 1, 3), NewTopic("alone", 1, 1)
+        )
+        async with self._client.producer() as producer:
+            for _ in range(max(self._records // COLUMN, 1)):
+                await producer.send_many("read", [VALUE] * COLUMN)
+        many = self._settings.count(MANY, 50)
+        await admin.create_topics(NewTopic("many", many, 1), timeout=120)
+
+    async def take(self) -> Readings:
+        """All rows once."""
+        readings = await self._writing()
+        readings |= await self._reading()
+        readings |= await self._latency()
+        for topic in ("one", "alone"):
+            readings |= await self._requests(topic)
+        return readings | await self._metadata()
+
+    async def _writing(self) -> Readings:
+        count = self._records
+        async with self._client.producer(linger_ms=5) as producer:
+            await producer.send("write", VALUE)
+
+            async def enqueue() -> int:
+                for _ in range(count):
+                    await producer.enqueue("write", VALUE)
+                await producer.flush()
+                return count
+
+            async def send_many() -> int:
+                # Two at a time: one is encoded while the other one is on its way.
+                async def half() -> None:
+                    for _ in range(max(count // COLUMN // 2, 1)):
+                        await producer.send_many("write", [VALUE] * COLUMN)
+
+                await asyncio.gather(half(), half())
+                return max(count // COLUMN // 2, 1) * 2 * COLUMN
+
+            return await _timed("enqueue", enqueue) | await _timed("send_many", send_many)
+
+    async def _reading(self) -> Readings:
+        readings: Readings = {}
+        for name, way in (("async for", _one_by_one), ("getmany", _lists), ("batches", _columns)):
+            async with self._client.consumer("read", auto_offset_reset="earliest") as consumer:
+                readings |= await _timed(name, partial(way, consumer, self._records))
+        return readings
+
+    async def _latency(self) -> Readings:
+        count = self._settings.count(500, 5)
+        async with self._client.producer() as producer:
+
+            async def send() -> None:
+                await producer.send("one", VALUE)
+
+            alone = await _latencies("send", send, count)
+            reading = asyncio.create_task(self._read_for_ever())
+            beside = await _latencies("beside", send, count)
+            reading.cancel()
+            await asyncio.wait([reading])
+        connection = await connect("127.0.0.1", self._rpc.port)
+
+        async def call() -> None:
+            await connection.call(InitProducerId())
+
+        bare = await _latencies("rpc", call, count)
+        connection.close()
+        await connection.wait_closed()
+        return alone | beside | bare
+
+    async def _read_for_ever(self) -> None:
+        while True:
+            async with self._client.consumer("read", auto_offset_reset="earliest") as consumer:
+                async for _ in consumer.batches(timeout=0.05):
+                    await asyncio.sleep(0)
+
+    async def _requests(self, topic: str) -> Readings:
+        count = self._settings.count(20_000, 100)
+        known = await self._client.topic(topic)
+        data = encode([VALUE], now_ms=time.time_ns() // 1_000_000)
+        request = Produce(-1, 30_000, (PartitionProduce(known.id, 0, len(data)),))
+        connection = await self._client.connection(known.partitions[0].leader)
+        seconds = await Pipeline(connection, request, (data,)).run(count, 64)
+        return {f"requests {topic}": count / seconds / 1000}
+
+    async def _metadata(self) -> Readings:
+        """What it costs to know many partitions."""
+        count, records = self._settings.count(500, 5), self._settings.count(200_000, 200)
+        readings: Readings = {}
+        for name in ("few", "lots"):
+            async with self._cluster.client() as client, client.producer() as producer:
+                if name == "lots":
+                    await client.topic("many")
+                    await producer.send("many", VALUE)
+
+                async def send(producer: tidelog.Producer = producer) -> None:
+                    await producer.send("alone", VALUE)
+
+                async def enqueue(producer: tidelog.Producer = producer) -> int:
+                    for _ in range(records):
+                        await producer.enqueue("alone", VALUE)
+                    await producer.flush()
+                    return records
+
+                await send()
+                readings |= await _latencies(name, send, count)
+                readings |= await _timed(f"{name} enqueue", enqueue)
+        return readings
+
+    def blocking(self) -> Readings:
+        """`tidelog.sync`, from this thread."""
+        count = self._records
+        with tidelog.sync.connect(self._cluster.bootstrap) as client, client.producer() as producer:
+            producer.enqueue("write", VALUE).result()
+            cpu, began = time.process_time(), time.perf_counter()
+            for _ in range(count):
+                producer.enqueue("write", VALUE)
+            producer.flush()
+            readings = _rates("sync enqueue", count, cpu, began)
+            hops = self._settings.count(2000, 10)
+            began = time.perf_counter()
+            for _ in range(hops):
+                producer.metrics()
+            readings["sync hop"] = (time.perf_counter() - began) / hops * 1e6
+            consumer = client.consumer("read", auto_offset_reset="earliest")
+            for name in ("sync batches", "sync for"):
+                consumer.seek_to_beginning()
+                cpu, began, got = time.process_time(), time.perf_counter(), 0
+                for more in consumer.batches() if name == "sync batches" else consumer:
+                    got += len(more) if isinstance(more, tidelog.RecordBatch) else 1
+                    if got >= self._records:
+                        break
+                readings |= _rates(name, got, cpu, began)
+        return readings
+
+
+async def _one_by_one(consumer: Consumer, count: int) -> int:
+    got = 0
+    async for record in consumer:
+        got += record.value is not None
+        if got >= count:
+            break
+    return got
+
+
+async def _lists(consumer: Consumer, count: int) -> int:
+    got = 0
+    while got < count:
+        found = await consumer.getmany(timeout=1, max_records=COLUMN)
+        got += sum(map(len, found.values()))
+    return got
+
+
+async def _columns(consumer: Consumer, count: int) -> int:
+    got = 0
+    async for batch in consumer.batches():
+        got += len(batch.values)
+        if got >= count:
+            break
+    return got
+
+
+async def _timed(name: str, work: Callable[[], Awaitable[int]]) -> Readings:
+    cpu, began = time.process_time(), time.perf_counter()
+    return _rates(name, await work(), cpu, began)
+
+
+def _rates(name: str, count: int, cpu: float, began: float) -> Readings:
+    wall, cpu = time.perf_counter() - began, time.process_time() - cpu
+    return {name: count / wall / 1e6, f"{name} cpu": cpu / count * 1e6}
+
+
+async def _latencies(name: str, work: Callable[[], Awaitable[None]], count: int) -> Readings:
+    taken = []
+    for _ in range(count):
+        began = time.perf_counter_ns()
+        await work()
+        taken.append((time.perf_counter_ns() - began) / 1e6)
+    cuts = quantiles(taken, n=100)
+    return {f"{name} p50": cuts[49], f"{name} p99": cuts[98]}
+
+
+def _in_millions(readings: dict[str, float]) -> Readings:
+    return {name: value if name.endswith("cpu") else value / 1000 for name, value in readings.items()}
+
+
+@contextmanager
+def _begin(settings: Settings) -> Iterator[Round]:
+    directory = settings.directory / "client"
+    if PEERS is None:
+        print(f"bench: {_ABSENT}", file=sys.stderr)
+    with (
+        server("raw", settings) as raw,
+        server("product", settings) as rpc,
+        client_peers.mock(PEERS) if PEERS else nullcontext("") as address,
+        asyncio.Runner(loop_factory=fastest_loop()) as runner,
+    ):
+        stack = AsyncExitStack()
+        try:
+            bench = runner.run(_open(stack, settings, directory, rpc))
+
+            def take(_number: int) -> Readings:
+                readings = runner.run(bench.take()) | bench.blocking()
+                peer = RawPeer(raw.port)
+                pieces = settings.count(2000, 10)
+                seconds = peer.send(65_536, pieces)
+                peer.close()
+                readings["raw"] = pieces * 65_536 / len(VALUE) / seconds / 1e6
+                if PEERS:
+                    count = settings.count(200_000, 10_000)
+                    readings |= _in_millions(client_peers.measure(PEERS, address, count))
+                return readings
+
+            yield take
+        finally:
+            runner.run(stack.aclose())
+
+
+async def _open(stack: AsyncExitStack, settings: Settings, directory: Path, rpc: Server) -> _Bench:
+    cluster = await stack.enter_async_context(Cluster(3, 1, processes=True, directory=directory))
+    for node in cluster.nodes.values():
+        settings.children.add(node.process.pid)  # type: ignore[attr-defined]
+    client = await stack.enter_async_context(cluster.client())
+    bench = _Bench(settings, cluster, client, rpc)
+    await bench.prepare()
+    return bench
+
+
+_ABSENT = (
+    "confluent-kafka and aiokafka are not there: their rows are OPEN "
+    "(pip install 'tidelog[bench]', or name an interpreter that has them in TIDELOG_BENCH_PEERS)"
+)
+_RATE, _CPU = "M records/s", "us"
+
+
+def _peer(name: str, unit: str, figure: str, reference: str, beside: str, goal: Goal) -> Row:
+    """A row beside another client, or one that says that there is none."""
+    if PEERS:
+        return Row(name, unit, figure, reference, beside, goal)
+    return Row(f"{name} (OPEN: {beside} is not installed)", unit, figure)
+
+
+ROWS = (
+    Row("enqueue", _RATE, "enqueue", "raw", "raw loopback", Goal("figure", True, 1.7, "GOALS S1")),
+    _peer(
+        "... CPU of the client per record",
+        _CPU,
+        "enqueue cpu",
+        "produce cpu",
+        "confluent produce",
+        Goal("ratio", False, 1, "GOALS S1"),
+    ),
+    _peer(
+        "... beside aiokafka",
+        _CPU,
+        "enqueue cpu",
+        "aio send cpu",
+        "aiokafka send",
+        Goal("ratio", False, 0.2, "GOALS S1"),
+    ),
+    Row("send_many", _RATE, "send_many", "raw", "raw loopback", Goal("figure", True, 3, "GOALS S2")),
+    _peer(
+        "... beside confluent",
+        _RATE,
+        "send_many",
+        "produce_batch",
+        "confluent produce_batch",
+        Goal("ratio", True, 1.5, "GOALS S2"),
+    ),
+    _peer(
+        "... CPU of the client per record",
+        _CPU,
+        "send_many cpu",
+        "produce_batch cpu",
+        "confluent produce_batch",
+        Goal("ratio", False, 0.67, "GOALS S2"),
+    ),
+    Row("async for", _RATE, "async for", "raw", "raw loopback", Goal("figure", True, 4, "GOALS S5")),
+    *(
+        _peer(
+            f"... CPU, beside {beside}",
+            _CPU,
+            "async for cpu",
+            f"{name} cpu",
+            beside,
+            Goal("ratio", False, bound, "GOALS S5"),
+        )
+        for name, beside, bound in (
+            ("consume", "confluent consume(10k)", 0.67),
+            ("poll", "confluent poll", 0.4),
+            ("aio for", "aiokafka async for", 0.14),
+        )
+    ),
+    Row("getmany", _RATE, "getmany", "raw", "raw loopback"),
+    Row("batches", _RATE, "batches", "raw", "raw loopback", Goal("figure", True, 14, "GOALS S6")),
+    _peer(
+        "... CPU, beside confluent",
+        _CPU,
+        "batches cpu",
+        "consume cpu",
+        "confluent consume(10k)",
+        Goal("ratio", False, 0.2, "GOALS S6"),
+    ),
+    Row(
+        "send, one at a time, p50",
+        "ms",
+        "send p50",
+        "rpc p50",
+        "bare call",
+        Goal("ratio", False, 4, "GOALS S7"),
+    ),
+    Row("... p99", "ms", "send p99", "rpc p99", "bare call", Goal("figure", False, 2, "GOALS S7")),
+    Row(
+        "... p99 during a full-speed consume",
+        "ms",
+        "beside p99",
+        "send p99",
+        "without",
+        Goal("ratio", False, 2, "issue 6"),
+    ),
+    Row(
+        "requests of one record, 3 replicas",
+        "k/s",
+        "requests one",
+        "requests alone",
+        "1 replica",
+        Goal("figure", True, 40, "GOALS S9"),
+    ),
+    Row("... 1 replica", "k/s", "requests alone", goal=Goal("figure", True, 80, "GOALS S9")),
+    Row(
+        "send, 5,000 partitions known, p50",
+        "ms",
+        "lots p50",
+        "few p50",
+        "12 known",
+        Goal("ratio", False, 1.1, "issue 6"),
+    ),
+    Row(
+        "... enqueue, CPU",
+        _CPU,
+        "lots enqueue cpu",
+        "few enqueue cpu",
+        "12 known",
+        Goal("ratio", False, 1.1, "issue 6"),
+    ),
+    Row(
+        "tidelog.sync: enqueue",
+        _RATE,
+        "sync enqueue",
+        "enqueue",
+        "awaited",
+        Goal("figure", True, 0.3, "this bench"),
+    ),
+    Row("... for record in consumer", _RATE, "sync for", "async for", "awaited"),
+    Row("... batches", _RATE, "sync batches", "batches", "awaited"),
+    Row("... one hop", _CPU, "sync hop"),
+)
+BENCH = Bench(
+    "client",
+    "the client against three brokers, beside Kafka's clients (wall time, and CPU of the client alone)",
+    ROWS,
+    _begin,
+    rounds_max=5,
+    also_runs=("scripts.benches.client_peers", "tidelog.testing.node", "tidelog.cli.main"),
+)
