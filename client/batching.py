@@ -268,6 +268,8 @@ class TopicLanes:
 
     def lane(self, index: int) -> Lane:
         """One partition; raises when there is none of that number."""
+        if not hasattr(index, "__index__"):
+            raise InvalidRecord(f"a partition is a number, not {index!r}")
         if not 0 <= index < len(self.lanes):
             raise UnknownTopicOrPartition(
                 f"{self.name} has {len(self.lanes)} partitions, there is no partition {index}"

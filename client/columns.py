@@ -157,6 +157,9 @@ class Portion:
 
 
 def _checked(given: Iterable[bytes | None], what: str) -> Column:
+    whatever: object = given  # the types say
+    if isinstance(whatever, str | bytes | bytearray) or not isinstance(whatever, Iterable):
+        raise InvalidRecord(f"{what}s are a list of bytes, not {type(whatever).__name__}")
     column = list(given)
     if set(map(type, column)) <= _PLAIN:
         return column

@@ -42,7 +42,10 @@ class Address(NamedTuple):
 
 def addresses(bootstrap: str | Iterable[str]) -> tuple[Address, ...]:
     """`h1:9092,h2` or a list of such, each address once and in order; InvalidConfig says which is none."""
-    pieces = bootstrap.split(",") if isinstance(bootstrap, str) else list(bootstrap)
+    given: object = bootstrap  # whatever the types say
+    if isinstance(given, bytes) or not isinstance(given, Iterable):
+        raise InvalidConfig(f"bootstrap: {bootstrap!r} is no HOST:PORT")
+    pieces = bootstrap.split(",") if isinstance(bootstrap, str) else [str(piece) for piece in bootstrap]
     found = tuple(dict.fromkeys(_address(piece.strip()) for piece in pieces if piece.strip()))
     if not found:
         raise InvalidConfig("bootstrap: at least one HOST:PORT must be named")

@@ -85,6 +85,9 @@ class Admin:
     def __init__(self, session: Session) -> None:
         self._session = session
 
+    def __repr__(self) -> str:
+        return f"<admin of {self._session!r}>"
+
     # ── topics ────────────────────────────────────────────────────────────────────────────────────
 
     async def create_topics(
@@ -96,6 +99,11 @@ class Admin:
     ) -> list[CreatedTopic]:
         """Make topics. With `wait`, return when every live broker knows a leader of each partition: then they are usable."""
         wanted = [NewTopic(topic) if isinstance(topic, str) else topic for topic in topics]
+        for topic in wanted:
+            if not isinstance(topic, NewTopic):
+                raise InvalidRequest(
+                    f"create_topics takes NewTopic(...) or names, one after the other, not {topic!r}"
+                )
         deadline_s = self._deadline_s(timeout)
         unsure: list[TidelogError] = []
         reply = await self._any(

@@ -46,7 +46,8 @@ class Delivery(Struct, gc=False, eq=False):
     """Why it would not have it."""
 
     def __repr__(self) -> str:
-        return f"<delivery, {'done' if self.done else 'under way'}>"
+        state = "refused" if self.refused else "under way"
+        return f"<delivery, {state}>" if self.accepted is None else repr(self.accepted)
 
     @property
     def done(self) -> bool:

@@ -27,7 +27,7 @@ from tidelog.client.columns import Columns
 from tidelog.client.io.sender import Sender
 from tidelog.client.options import ProducerConfig
 from tidelog.client.records import Landed, RecordMetadata
-from tidelog.protocol.errors import ClientClosed, DeliveryError, RequestTimedOut
+from tidelog.protocol.errors import ClientClosed, DeliveryError, InvalidRequest, RequestTimedOut
 
 if TYPE_CHECKING:
     from tidelog.client.io.session import Session
@@ -46,6 +46,10 @@ class Delivery(Struct, gc=False, eq=False):
     _batch: Batch
     _place: int
 
+    def __repr__(self) -> str:
+        state = "failed" if self._batch.error else "acknowledged" if self._batch.done else "under way"
+        return f"<delivery to {self._batch.lane}, {state}>"
+
     @property
     def done(self) -> bool:
         """Whether it was acknowledged, or has failed."""
@@ -54,7 +58,8 @@ class Delivery(Struct, gc=False, eq=False):
     def result(self) -> RecordMetadata:
         """Where it is, once it is done; raises what it failed with."""
         batch, place = self._batch, self._place
-        assert batch.done, "it is not done: await it"
+        if not batch.done:
+            raise InvalidRequest("the record is not acknowledged yet: await the delivery")
         if batch.error is not None:
             batch.told = batch.told or set()
             batch.told.add(place)
@@ -98,6 +103,10 @@ class Producer:
         self._failed_before = 0
         self._counts = {"records": 0, "batches": 0, "failed_records": 0}
         client.register(self)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self._accumulator.outstanding)} batches under way"
+        return f"<producer of {self._client!r}, {state}>"
 
     async def __aenter__(self) -> Self:
         return self

@@ -33,6 +33,7 @@ from tidelog.client.retry import Advice, Backoff, advice
 from tidelog.protocol.errors import (
     ClientClosed,
     ConnectionFailed,
+    InvalidRequest,
     LeaderNotAvailable,
     RequestTimedOut,
     TidelogError,
@@ -97,6 +98,11 @@ class Session:
             "refresh_errors": 0,
             "task_errors": 0,
         }
+
+    def __repr__(self) -> str:
+        where = ",".join(map(str, self.config.bootstrap))
+        state = "closed" if self.closed else "new" if self._starting is None else "open"
+        return f"<{type(self).__name__.lower()} {self.config.client_id} of {where}, {state}>"
 
     # ── a life ────────────────────────────────────────────────────────────────────────────────────
 
@@ -220,6 +226,8 @@ class Session:
         known = self.cluster.topics.get(name)
         if known is not None:
             return known
+        if not isinstance(name, str):
+            raise InvalidRequest(f"a topic's name is text, not {name!r}")
         backoff = self.backoff(self._timeout_ms(timeout))
         absent_until_ms = self._now_ms() + _ABSENT_MS
         while True:

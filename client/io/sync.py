@@ -51,6 +51,9 @@ class _Facade(Generic[A]):
         self._inner = inner
         self._thread = thread
 
+    def __repr__(self) -> str:
+        return f"<blocking {self._inner!r}>"
+
     def _prepare(self) -> None:
         """What the loop does before anything else."""
 
@@ -164,7 +167,7 @@ class Producer(_Facade[QueuedProducer]):
     ) -> Landed:
         """Write many records: where each is, once all are acknowledged. Raises the first error if any has failed."""
         # An iterator of the caller's runs in the caller's thread.
-        columns = list(values), None if keys is None else list(keys)
+        columns = _listed(values), None if keys is None else _listed(keys)
 
         async def sending() -> Landed:
             await self._handover.moved()
@@ -211,23 +214,24 @@ class Producer(_Facade[QueuedProducer]):
 class _Reader(asynchronous_consumer.Consumer):
     """The consumer, as one that hands out a batch and is told later how far it was read."""
 
-    async def take(self) -> RecordBatch:
-        """The next batch; it counts as read as far as `read` has said."""
+    async def take(self) -> tuple[object, RecordBatch]:
+        """The next batch, and what it is known by; it counts as read as far as `read` says."""
         self._release()
         first = await self._next_record()
         assert self._reading is not None
         assert first.offset == self._reading[1].offset
         self._records = iter(())
-        return self._reading[1]
+        return self._reading, self._reading[1]
 
-    def lends(self, batch: RecordBatch | None) -> bool:
-        """Whether that batch is still to be read: its partition may have been taken away, or sought elsewhere."""
-        return self._reading is not None and self._reading[1] is batch
-
-    def read(self, batch: RecordBatch | None, last: Record | None) -> None:
-        """So far the batch was read."""
-        if self.lends(batch):
+    def read(self, lent: object, last: Record | None) -> None:
+        """So far what was lent was read."""
+        if self._reading is lent is not None:
             self._last = last
+
+    @property
+    def lent(self) -> object:
+        """What `take` has given; another object as soon as its partition is taken away, or sought elsewhere."""
+        return self._reading
 
     @property
     def closed(self) -> bool:
@@ -246,7 +250,7 @@ class Consumer(_Facade[_Reader]):
         """Who waits for the next batch."""
         self._place = Lock()
         """Held for a moment: the three below change together."""
-        self._batch: RecordBatch | None = None
+        self._lent: object = None
         self._records: Iterator[Record] = iter(())
         self._last: Record | None = None
 
@@ -269,7 +273,7 @@ class Consumer(_Facade[_Reader]):
 
     def _prepare(self) -> None:
         with self._place:
-            self._inner.read(self._batch, self._last)
+            self._inner.read(self._lent, self._last)
 
     # ── reading ───────────────────────────────────────────────────────────────────────────────────
 
@@ -277,8 +281,14 @@ class Consumer(_Facade[_Reader]):
         return self
 
     def __next__(self) -> Record:
+        with self._place:  # once more what `_here` does: a call costs as much as all of it
+            if self._inner._reading is self._lent:  # noqa: SLF001
+                record = next(self._records, None)
+                if record is not None:
+                    self._last = record
+                    return record
         try:
-            return self._here() or self.getone()
+            return self.getone()
         except ClientClosed:
             if self._inner.closed:
                 raise StopIteration from None
@@ -294,14 +304,14 @@ class Consumer(_Facade[_Reader]):
                 record = self._here()  # another thread may have waited for it
                 if record is not None:
                     return record
-                batch = self._thread.call(self._do, self._inner.take)
+                lent, batch = self._thread.call(self._do, self._inner.take)
                 with self._place:
-                    self._batch, self._records, self._last = batch, iter(batch), None
+                    self._lent, self._records, self._last = lent, iter(batch), None
 
     def _here(self) -> Record | None:
         """The next record of the batch that was fetched."""
         with self._place:
-            if not self._inner.lends(self._batch):
+            if self._inner.lent is not self._lent:
                 return None
             record = next(self._records, None)
             if record is not None:
@@ -409,6 +419,9 @@ class Client:
         """Close children, connections and the thread; raises what a child could not finish. A second call does nothing."""
         self._thread.end(self.asynchronous.close)
 
+    def __repr__(self) -> str:
+        return f"<blocking {self.asynchronous!r}>"
+
     def __enter__(self) -> Self:
         self._thread.check()
         return self
@@ -445,6 +458,11 @@ def connect(
             bootstrap, rack=rack, client_id=client_id, config=config, tls=tls, auth=auth, **options
         )
     )
+
+
+def _listed(column: Iterable[bytes | None]) -> Iterable[bytes | None]:
+    """What is no list yet, as one; strings are left as they are, to be refused."""
+    return list(column) if isinstance(column, Iterator) else column
 
 
 def _close(close: Callable[[], None], error: BaseException | None) -> None:
