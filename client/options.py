@@ -1,5 +1,6 @@
 """What a producer and a consumer may be told, by Kafka's names; what contradicts itself is refused at once."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -97,6 +98,39 @@ class ConsumerConfig:
     """How long a question about offsets may be asked again, and a missing topic be looked for."""
     topic_refresh_ms: int = option(30_000, low=1, high=_I31)
     """How often topics are looked at for new partitions."""
+    enable_auto_commit: bool | None = option(None)
+    """Whether the group is told by itself how far the application is: every `auto_commit_interval_ms`, before partitions
+    go to others, and at the end. None: yes, until the application commits something itself."""
+    auto_commit_interval_ms: int = option(5_000, low=1, high=_I31)
+    """How often that is."""
+    instance_id: str | None = option(None, also=("group.instance.id",))
+    """The same for each process that takes the place of the one before: it gets what that one had, and nobody else
+    notices. None: whoever leaves is gone."""
+    assignor: str = option("", choices=("", "uniform", "range"), also=("group.remote.assignor",))
+    """Who shares out partitions; empty: whichever the group uses."""
+    session_timeout_ms: int = option(0, low=0, high=_I31)
+    """How long the process may be silent before others get its partitions; 0: as the broker has it."""
+    rebalance_timeout_ms: int = option(300_000, low=1, high=_I31, also=("max.poll.interval.ms",))
+    """How long the application may keep records of a partition in hand that others are to have: after that they are
+    read again by those."""
+    on_assigned: Callable[..., object] | None = option(None)  # noqa: RUF009 -- a field, as all others
+    """Told of partitions that are about to be read, with a list; it may seek, and it may be a coroutine function."""
+    on_revoked: Callable[..., object] | None = option(None)  # noqa: RUF009 -- a field, as all others
+    """Told of partitions that others are to have; while it runs they may still be committed."""
+    on_lost: Callable[..., object] | None = option(None)  # noqa: RUF009 -- a field, as all others
+    """Told of partitions that others may have already: nothing of them can be committed any more."""
+
+    def __post_init__(self) -> None:
+        if self.group is not None:
+            if not self.group:
+                raise InvalidConfig("group='': a group has a name; leave it out to read all partitions")
+            return
+        alone = ConsumerConfig.__dataclass_fields__
+        for name in ("instance_id", "assignor", "on_assigned", "on_revoked", "on_lost"):
+            if getattr(self, name) != alone[name].default:
+                raise InvalidConfig(f"{name}: it is for members of a group; say which by group=")
+        if self.enable_auto_commit:
+            raise InvalidConfig("enable.auto.commit=true: there is nothing to commit to without group=")
 
     @property
     def isolation(self) -> int:

@@ -6,6 +6,7 @@
         records = await consumer.getmany(timeout=1)          # lists, by partition
 
 Without a group it reads all partitions of its topics, or those that it is assigned, and keeps its positions to itself.
+With one (`group="g"`) it reads those that the group gives it, see `groups`.
 
 What it keeps true:
 
@@ -17,42 +18,26 @@ What it keeps true:
 """
 
 import asyncio
-import logging
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from tidelog.client.cluster import Changes
 from tidelog.client.io.fetcher import Fetcher
+from tidelog.client.io.groups import GroupMember, Hands, Listener, ToCommit, commits
 from tidelog.client.io.leaders import AtLeaders
+from tidelog.client.io.subscription import Subscription
 from tidelog.client.options import ConsumerConfig
 from tidelog.client.reader import Reader
 from tidelog.client.records import PartitionPosition, Record, RecordBatch
 from tidelog.protocol.batch import read_header
-from tidelog.protocol.errors import (
-    ClientClosed,
-    InvalidRequest,
-    RequestTimedOut,
-    TidelogError,
-    UnknownTopicOrPartition,
-    Unsupported,
-)
-from tidelog.protocol.messages import (
-    EARLIEST,
-    LATEST,
-    OffsetFound,
-)
+from tidelog.protocol.errors import ClientClosed, InvalidRequest, RequestTimedOut
+from tidelog.protocol.messages import EARLIEST, LATEST, OffsetFound
 from tidelog.protocol.types import NO_OFFSET, Offset, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.client.io.session import Session
-
-logger = logging.getLogger(__name__)
-
-_HASTE_MS: Final = (25.0, 100.0)
-_HASTY_LOOKS: Final = 30
-"""For the first seconds without a leader the cluster is looked at often: an election takes a moment only."""
 
 
 class OffsetAndTimestamp(NamedTuple):
@@ -66,32 +51,30 @@ class Consumer:
     """See the module. Made by `Client.consumer`."""
 
     def __init__(self, client: "Session", topics: Iterable[str], config: ConsumerConfig) -> None:
-        if config.group is not None:
-            raise Unsupported(
-                f"group={config.group!r}: consumer groups are not there yet; leave it out to read all partitions"
-            )
         self.config = config
         self._client = client
         self._fetcher = Fetcher(client, config, self._learn)
         self._fetching = self._fetcher.fetching
-        self._topics: dict[str, int] = {}
-        """What is subscribed to, and how many partitions of each are assigned; -1: it was not looked at yet."""
-        self._by_hand = False
+        self._subscription = Subscription(client, config, self._fetcher, self._begin)
         self._turn: list[Reader] = []
         """Whose turn it is to be read, the next one first."""
         self._reading: tuple[Reader, RecordBatch] | None = None
         self._records: Iterator[Record] = iter(())
         self._last: Record | None = None
-        self._discovering = False
-        self._wanted = asyncio.Event()
-        """A topic is wanted that is not known."""
+        self._hand: dict[TopicPartition, Offset] = {}
+        """From where on the application was given records that it may not be done with; `_last` is another one."""
         self._closed = False
         self._closing: asyncio.Task[None] | None = None
         self._unwatch = client.watch(self._cluster_changed)
         client.register(self)
-        names = list(topics)
-        if names:
-            self._topics = dict.fromkeys(names, -1)
+        self._group: GroupMember | None = None
+        if config.group is not None:
+            hands = Hands(self._begin, self._withdraw, self._drop, self._processed, self._placed)
+            self._group = GroupMember(client, config, self._fetcher, hands)
+        self._names = list(topics)
+        """What the group is still to be told."""
+        if self._group is None:
+            self._subscription.want(self._names)
 
     async def __aenter__(self) -> Self:
         try:
@@ -104,35 +87,57 @@ class Consumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is None:
+            self._finished()
         await self.close()
 
     # ── which partitions ──────────────────────────────────────────────────────────────────────────
 
-    def subscribe(self, *topics: str) -> None:
-        """Read all partitions of these topics, also those that are added later; instead of what was read before."""
+    def subscribe(
+        self,
+        *topics: str,
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+        on_lost: Listener | None = None,
+    ) -> None:
+        """Read these topics instead of what was read before, also partitions that are added later: all, or the group's
+        share. In a group listeners that are given take the place of those before.
+        """
         self._check_open()
+        listeners = {"on_assigned": on_assigned, "on_revoked": on_revoked, "on_lost": on_lost}
+        if self._group is not None:
+            self._names = []
+            self._group.subscribe(topics, listeners)
+            return
+        if any(listeners.values()):
+            raise InvalidRequest("listeners are for members of a group; say which by group=")
         self._drop_all()
-        self._by_hand = False
-        self._topics = dict.fromkeys(topics, -1)
-        self._discover()
+        self._subscription.want(topics)
+        self._subscription.discover()
 
     def unsubscribe(self) -> None:
         """Read nothing."""
         self._check_open()
+        if self._group is not None:
+            self.subscribe()
+            return
         self._drop_all()
-        self._topics = {}
+        self._subscription.want(())
 
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         """Read these partitions and no others; positions of those that were read before stay."""
         self._check_open()
+        if self._group is not None:
+            raise InvalidRequest(
+                f"group={self.config.group!r}: it says who reads what; to choose leave it out"
+            )
         wanted = dict.fromkeys(TopicPartition(*each) for each in partitions)
         self._release()
-        self._by_hand = True
         self._fetching.unassign([name for name in self._fetching.readers if name not in wanted])
         self._fetching.assign(wanted)
-        self._topics = {name.topic: -1 for name in wanted}
         self._turn = list(self._fetching.readers.values())
-        self._discover()
+        self._subscription.want([name.topic for name in wanted], by_hand=True)
+        self._subscription.discover()
 
     def assignment(self) -> set[TopicPartition]:
         """What is read."""
@@ -177,6 +182,7 @@ class Consumer:
             )
         reader = self._reader(partition)
         self._release()
+        self._hand.pop(reader.name, None)
         reader.seek(offset)
         self._fetcher.stir()
 
@@ -193,6 +199,7 @@ class Consumer:
         readers = self._readers(partitions)
         self._release()
         for reader in readers:
+            self._hand.pop(reader.name, None)
             reader.seek(NO_OFFSET, which)
         self._fetcher.stir()
         await self._until_placed(readers)
@@ -210,14 +217,19 @@ class Consumer:
         readers = list(self._fetching.readers.values())
         await self._until_placed(readers)
         names = [reader.name for reader in readers]
-        committed = await self._list_offsets(dict.fromkeys(names, LATEST))
-        return {reader.name: self._told(reader, committed[reader.name].offset) for reader in readers}
+        ends = await self._list_offsets(dict.fromkeys(names, LATEST))
+        committed = await self.committed(*names) if self._group is not None else {}
+        return {
+            name: self._told(reader, ends[name].offset, committed.get(name))
+            for name, reader in zip(names, readers, strict=True)
+        }
 
-    def _told(self, reader: Reader, end: Offset) -> PartitionPosition:
+    def _told(self, reader: Reader, end: Offset, committed: Offset | None) -> PartitionPosition:
         position = self._position(reader)
         high_watermark = reader.high_watermark = max(reader.high_watermark, end)
         lag = max(high_watermark - position, 0)
-        return PartitionPosition(position, high_watermark, high_watermark, lag, self._lag_s(reader, lag))
+        lag_s = self._lag_s(reader, lag)
+        return PartitionPosition(position, high_watermark, high_watermark, lag, lag_s, committed)
 
     def _lag_s(self, reader: Reader, lag: int) -> float | None:
         """The age of the next record, if it is known by what is here."""
@@ -280,6 +292,83 @@ class Consumer:
         deadline_s = _now_s() + self.config.default_api_timeout_ms / 1000
         return await AtLeaders(self._client).list_offsets(wanted, self.config.isolation, deadline_s)
 
+    # ── the group ─────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def state(self) -> str:
+        """How it stands to its group: `joining`, `stable`, `revoking`, `losing`, `leaving`, `left` or `failed`; without
+        one `reading` or `closed`.
+        """
+        return self._group.state if self._group is not None else "closed" if self._closed else "reading"
+
+    async def commit(self, what: ToCommit = None) -> None:
+        """Tell the group how far this is: behind a record, at given offsets (`{partition: offset}`, or `(offset, metadata)`),
+        or, by default, behind all that was given out. From then on nothing is committed by itself, unless
+        `enable_auto_commit=True`.
+
+        Raises FencedMemberEpoch for partitions that others have by now.
+        """
+        self._check()
+        group = self._group_of("commit")
+        if self.config.enable_auto_commit is None:
+            group.automatic = False
+        if what is None:
+            places = {name: self._placed(name) for name in group.places}
+            what = {name: offset for name, offset in places.items() if offset != NO_OFFSET}
+        await group.commit(commits(what), self._deadline_ms())
+
+    async def committed(
+        self, *partitions: TopicPartition | tuple[str, int]
+    ) -> dict[TopicPartition, Offset | None]:
+        """What the group has committed of these, or of all that this one reads; None: nothing."""
+        self._check()
+        group = self._group_of("committed")
+        names = [TopicPartition(*each) for each in partitions] or list(group.places)
+        found = await group.committed(names, self._deadline_ms())
+        return {name: None if it.offset == NO_OFFSET else it.offset for name, it in found.items()}
+
+    def _group_of(self, verb: str) -> GroupMember:
+        if self._group is None:
+            raise InvalidRequest(f"{verb}: this consumer is in no group; say which by group=")
+        return self._group
+
+    def _deadline_ms(self) -> float:
+        return _now_s() * 1000 + self.config.default_api_timeout_ms
+
+    def _begin(self, names: Collection[TopicPartition]) -> None:
+        self._turn += [self._fetching.readers[name] for name in names]
+        self._fetcher.stir()
+        self._fetcher.arrived.set()
+
+    def _withdraw(self, names: Collection[TopicPartition]) -> None:
+        if self._reading is not None and self._reading[0].name in names:
+            self._release()
+        self._turn = [reader for reader in self._turn if reader.name not in names]
+
+    def _drop(self, names: Collection[TopicPartition]) -> None:
+        self._withdraw(names)
+        self._fetching.unassign([name for name in names if name in self._fetching.readers])
+        for name in names:
+            self._hand.pop(name, None)
+
+    def _placed(self, name: TopicPartition) -> Offset:
+        reader = self._fetching.readers.get(name)
+        return NO_OFFSET if reader is None else self._position(reader)
+
+    def _processed(self, name: TopicPartition) -> Offset:
+        """How far the application is done with it: all before what it has in hand."""
+        if self._reading is not None and self._reading[0].name == name and self._last is not None:
+            return self._last.offset
+        return self._hand.get(name, self._placed(name))
+
+    def _finished(self) -> None:
+        """The application asks for more, or has ended well: it is done with what it had."""
+        if self._reading is not None:
+            self._release()
+        self._hand.clear()
+        if self._group is not None:
+            self._group.asked()
+
     # ── reading ───────────────────────────────────────────────────────────────────────────────────
 
     def __aiter__(self) -> Self:
@@ -306,6 +395,7 @@ class Consumer:
         return record
 
     async def _next_record(self) -> Record:
+        self._finished()
         await self._ready()
         while True:
             # In one stretch from here: who is cancelled before has taken nothing. Another task may have fetched meanwhile.
@@ -327,18 +417,19 @@ class Consumer:
         max_records: int | None = None,
     ) -> dict[TopicPartition, list[Record]]:
         """What is here, at most so many records; if there is nothing, what comes first within `timeout` seconds."""
+        self._finished()
         await self._ready()
         only = {TopicPartition(*each) for each in partitions}
         left = self.config.max_poll_records if max_records is None else max_records
         if left < 1:
             raise InvalidRequest(f"max_records={left}: at least one")
         deadline_s = _now_s() + timeout
-        self._release()
         found: dict[TopicPartition, list[Record]] = {}
         while left:
             taken = self._take(left, only, quiet=bool(found))
             if taken is not None:
                 reader, batch = taken
+                self._hand.setdefault(reader.name, batch.offset)
                 found.setdefault(reader.name, []).extend(batch)
                 left -= len(batch)
             elif found or not await self._news(deadline_s):
@@ -354,8 +445,8 @@ class Consumer:
 
         Ends when nothing has come for `timeout` seconds; without it, when the consumer is closed.
         """
+        self._finished()
         await self._ready()
-        self._release()
         while True:
             taken = None
             deadline_s = None if timeout is None else _now_s() + timeout
@@ -367,8 +458,9 @@ class Consumer:
                 if self._closed:
                     return
                 raise
+            self._hand.setdefault(taken[0].name, taken[1].offset)
             yield taken[1]
-            self._release()
+            self._finished()
 
     def _take(
         self,
@@ -407,6 +499,8 @@ class Consumer:
         """Give back what is left of it, for somebody reads in another way, or elsewhere."""
         if self._reading is not None:
             rest, reader = self._rest(), self._reading[0]
+            if self._last is not None:
+                self._hand.setdefault(reader.name, self._last.offset)
             if rest is not None:
                 self._fetching.give_back(reader, rest)
         self._reading = self._last = None
@@ -447,6 +541,8 @@ class Consumer:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
+        if self._group is not None:
+            await self._group.close()
         self._unwatch()
         self._client.unregister(self)
         self._drop_all()
@@ -465,6 +561,7 @@ class Consumer:
     def _drop_all(self) -> None:
         self._reading = self._last = None
         self._records = iter(())
+        self._hand.clear()
         self._fetching.unassign(list(self._fetching.readers))
         self._turn = []
 
@@ -473,76 +570,26 @@ class Consumer:
     async def _ready(self) -> None:
         """Until the topics are known that are subscribed to; raises why they cannot be."""
         self._check()
-        while not self._knows_all:
-            self._discover()
-            if not self._knows_all:
+        if self._group is not None:
+            if self._names:
+                self.subscribe(*self._names)
+            while self._group.joining:
                 await self._news(None)
-
-    @property
-    def _knows_all(self) -> bool:
-        return all(count >= 0 for count in self._topics.values())
-
-    def _discover(self) -> None:
-        """Look for what is not known, now."""
-        for name in [name for name, count in self._topics.items() if count < 0]:
-            if name in self._client.cluster.topics:
-                self._learn(name)
-        self._wanted.set()
-        if not self._discovering and self._topics:
-            self._discovering = True
-            self._fetcher.spawn(self._keep_discovering())
-        self._fetcher.stir()
-
-    async def _keep_discovering(self) -> None:
-        """Learn the topics, and look for new partitions once in a while."""
-        try:
-            while self._topics:
-                for name in [name for name, count in self._topics.items() if count < 0]:
-                    await self._client.topic(name, timeout=self.config.default_api_timeout_ms / 1000)
-                    self._learn(name)
-                if not self._knows_all:
-                    continue  # subscribed to meanwhile
-                self._wanted.clear()
-                try:
-                    async with asyncio.timeout(self.config.topic_refresh_ms / 1000):
-                        await self._wanted.wait()
-                except TimeoutError:
-                    await self._fetcher.refresh(self._topics)
-        except TidelogError as error:
-            self._topics = {name: count for name, count in self._topics.items() if count >= 0}
-            self._fetcher.fail(error)
-        finally:
-            self._discovering = False
+        while not self._subscription.knows_all:
+            self._subscription.discover()
+            if not self._subscription.knows_all:
+                await self._news(None)
 
     def _cluster_changed(self, changes: Changes) -> None:
         for name in changes.topics:
             self._learn(name)
 
     def _learn(self, name: str) -> None:
-        """Take what is known of the topic: its leaders, and partitions that are new."""
-        topic = self._client.cluster.topics.get(name)
-        if topic is None:
-            if name in self._client.cluster.absent:
-                self._fetching.gone(name)
-                self._fetcher.arrived.set()
-            return
-        before = self._topics.get(name)
-        if before is None:
-            return
-        if not self._by_hand and len(topic.partitions) > before:
-            new = [TopicPartition(name, index) for index in range(max(before, 0), len(topic.partitions))]
-            # What appears later was empty when the reading began: nothing of it may be missed.
-            self._fetching.assign(new, None if before < 0 else EARLIEST)
-            self._turn += [self._fetching.readers[each] for each in new]
-        self._topics[name] = len(topic.partitions)
-        self._fetching.learn(topic)
-        if self._by_hand:
-            for each in self._fetching.readers.values():
-                if each.name.topic == name and each.name.partition >= len(topic.partitions):
-                    count = len(topic.partitions)
-                    each.fail(UnknownTopicOrPartition(f"{each.name}: the topic has {count} partitions"))
-        self._fetcher.stir()
-        self._fetcher.arrived.set()
+        """More is known of the topic."""
+        if self._group is not None:
+            self._group.learn(name)
+        else:
+            self._subscription.learn(name)
 
 
 def _now_s() -> float:

@@ -16,12 +16,12 @@ from tidelog.client.records import PartitionPosition
 from tidelog.protocol.errors import (
     ClientClosed,
     CorruptMessage,
+    InvalidConfig,
     InvalidRequest,
     OffsetOutOfRange,
     RequestTimedOut,
     TidelogError,
     UnknownTopicOrPartition,
-    Unsupported,
     UnsupportedVersion,
 )
 from tidelog.protocol.io import Incoming
@@ -316,9 +316,17 @@ async def test_a_topic_that_is_deleted_is_told_to_who_reads(client: Client) -> N
             await asyncio.wait_for(waiting, 20)
 
 
-async def test_groups_are_not_there_yet(client: Client) -> None:
-    with pytest.raises(Unsupported, match="group='g': consumer groups are not there yet"):
-        client.consumer("orders", group="g")
+async def test_what_is_for_groups_is_refused_without_one(client: Client) -> None:
+    async with earliest(client) as consumer:
+        assert consumer.state == "reading"
+        with pytest.raises(InvalidRequest, match="in no group; say which by group="):
+            await consumer.commit()
+        with pytest.raises(InvalidRequest, match="listeners are for members of a group"):
+            consumer.subscribe("orders", on_lost=print)
+    with pytest.raises(InvalidConfig, match="on_lost: it is for members of a group"):
+        client.consumer("orders", on_lost=print)
+    with pytest.raises(InvalidConfig, match="there is nothing to commit to without group="):
+        client.consumer("orders", enable_auto_commit=True)
 
 
 # ── leaders ───────────────────────────────────────────────────────────────────────────────────────────

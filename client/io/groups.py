@@ -1,0 +1,589 @@
+"""A consumer's membership of a group: what `membership` decides, carried out beside the reading.
+
+    heartbeats      a task of its own sends them, whatever the application does
+    news            another one gives partitions to the reader, takes them away, and tells the application
+    commits         a third one, once in a while, if the application leaves that to us
+
+What it keeps true (I-57 to I-59):
+
+* A partition is given to the reader when it is known what is committed of it; one that appeared after the group began
+  is read from its start.
+* Nothing is committed by itself that the application has in hand: what it was given is done with when it asks for
+  more, when it has committed it, or when it has left the consumer's block without an error.
+* What is to be given up is given up when the application has nothing of it in hand, and at last when three quarters of
+  the rebalance time-out are over: what it has in hand then is read again by the next one. Nobody is put out for that.
+* Whoever is put out of the group reads nothing more of what it had, from that moment on.
+* Closing commits, and leaves the group at once.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from tidelog.client.admin import Refusals
+from tidelog.client.io.coordinator import AtCoordinator
+from tidelog.client.io.fetcher import Fetcher
+from tidelog.client.io.session import until
+from tidelog.client.membership import (
+    REJOINS,
+    Assigned,
+    Failed,
+    Lose,
+    Member,
+    Membership,
+    News,
+    Place,
+    Revoke,
+    Standing,
+)
+from tidelog.client.options import ConsumerConfig
+from tidelog.client.records import Record
+from tidelog.client.retry import Advice, advice
+from tidelog.protocol.errors import (
+    CoordinatorNotAvailable,
+    FencedInstanceId,
+    FencedMemberEpoch,
+    InvalidRequest,
+    RequestTimedOut,
+    StaleMemberEpoch,
+    TidelogError,
+    UnknownServerError,
+)
+from tidelog.protocol.messages import (
+    EARLIEST,
+    CommittedPartition,
+    GroupHeartbeat,
+    GroupHeartbeatReply,
+    OffsetCommit,
+    OffsetCommitReply,
+    OffsetFetch,
+    OffsetFetchReply,
+    OffsetToCommit,
+    PartitionIndex,
+)
+from tidelog.protocol.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Offset, TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.client.io.session import Session
+
+logger = logging.getLogger(__name__)
+
+WAIT_MS: Final = 1800
+"""How long an answer may wait for news: less than what makes the client ask others whether the broker is alive."""
+ANSWER_MS: Final = 5000
+"""How long it may take besides."""
+CLOSE_S: Final = 10.0
+"""How long the farewell may take; after that the session's end is the farewell."""
+CLOSE_APART_S: Final = 1.0
+CLOSE_COMMIT_S: Final = 5.0
+FETCH_S: Final = 5.0
+PATIENCE: Final = 0.75
+"""The part of the rebalance time-out for which it is waited for the application."""
+OUT: Final = frozenset({Standing.LOSING, Standing.LEFT, Standing.FAILED})
+"""Whoever stands so has nothing."""
+MEMBER: Final = frozenset({Standing.STABLE, Standing.REVOKING})
+
+
+@dataclass(frozen=True, slots=True)
+class Hands:
+    """What the consumer does for its membership."""
+
+    begin: Callable[[Collection[TopicPartition]], None]
+    """These may be read."""
+    withdraw: Callable[[Collection[TopicPartition]], None]
+    """Nothing more of these is to be read."""
+    drop: Callable[[Collection[TopicPartition]], None]
+    """They are not this consumer's any more."""
+    processed: Callable[[TopicPartition], Offset]
+    """How far the application is done with one; -1: unknown."""
+    position: Callable[[TopicPartition], Offset]
+    """How much of it was given to the application; -1: unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """How far one partition was consumed."""
+
+    offset: Offset
+    metadata: str = ""
+    timestamp_ms: int = NO_TIMESTAMP
+    """Of the last record that was consumed."""
+
+
+Listener: TypeAlias = Callable[..., object]
+"""A function, or a coroutine function, that is told of partitions in a list."""
+ToCommit: TypeAlias = Record | Mapping[TopicPartition, int | tuple[int, str]] | None
+"""What may be committed: all before the next record, or offsets, with metadata if wanted."""
+
+
+def commits(what: Record | Mapping[TopicPartition, int | tuple[int, str]]) -> dict[TopicPartition, Commit]:
+    """As they are sent."""
+    if isinstance(what, Record):
+        return {TopicPartition(what.topic, what.partition): Commit(what.offset + 1, "", what.timestamp_ms)}
+    found = {}
+    for name, given in what.items():
+        offset, metadata = given if isinstance(given, tuple) else (given, "")
+        if offset < 0:
+            raise InvalidRequest(f"{name}: offset {offset}: offsets begin at 0")
+        found[TopicPartition(*name)] = Commit(offset, metadata)
+    return found
+
+
+class GroupMember:
+    """See the module."""
+
+    def __init__(self, client: "Session", config: ConsumerConfig, fetcher: Fetcher, hands: Hands) -> None:
+        assert config.group is not None
+        self.config = config
+        self.group = config.group
+        self.places: dict[TopicPartition, Place] = {}
+        """What is assigned, by name."""
+        self.listeners: dict[str, Listener | None] = {
+            name: getattr(config, name) for name in ("on_assigned", "on_revoked", "on_lost")
+        }
+        member_id = f"{client.config.client_id or 'consumer'}-{client.rng.getrandbits(96):024x}"
+        self.membership = Membership(
+            Member(
+                group_id=config.group,
+                member_id=member_id,
+                instance_id=config.instance_id,
+                assignor=config.assignor,
+                rack=client.config.rack,
+                rebalance_timeout_ms=config.rebalance_timeout_ms,
+                session_timeout_ms=config.session_timeout_ms,
+                max_wait_ms=WAIT_MS,
+            ),
+            client.rng,
+        )
+        self.automatic = config.enable_auto_commit is not False
+        """Whether progress is committed by itself."""
+        self.joined = False
+        """Whether it ever was a member."""
+        self._client = client
+        self._fetcher = fetcher
+        self._hands = hands
+        self._at = AtCoordinator(client, config.group)
+        self._committed: dict[Place, Offset] = {}
+        """What was committed last, as far as is known here."""
+        self._changed = asyncio.Event()
+        self._told = asyncio.Event()
+        self._asked = asyncio.Event()
+        """The application is done with something."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._serving: asyncio.Task[None] | None = None
+        self._error: TidelogError | None = None
+        """Why the last heartbeat was in vain."""
+        self._began_ms = 0
+        self._closing = False
+
+    # ── what the application wants ────────────────────────────────────────────────────────────────
+
+    def subscribe(self, topics: Iterable[str], listeners: Mapping[str, Listener | None]) -> None:
+        """Consume these topics from now on, and tell these listeners, if there are new ones."""
+        self.listeners.update({name: each for name, each in listeners.items() if each is not None})
+        begins = self.membership.standing is Standing.APART
+        self.membership.subscribe(topics, _now_ms())
+        if begins:
+            self._began_ms = _now_ms()
+            self._spawn(self._keep_heartbeating())
+            self._serving = self._spawn(self._keep_serving())
+            self._spawn(self._keep_committing())
+        self._look()
+
+    def learn(self, name: str) -> None:
+        """More is known of the topic: who leads it. What becomes of one that is gone, the coordinator says."""
+        topic = self._client.cluster.topics.get(name)
+        if topic is not None and any(each.topic == name for each in self._fetcher.fetching.readers):
+            self._fetcher.fetching.learn(topic)
+            self._fetcher.stir()
+            self._fetcher.arrived.set()
+
+    def asked(self) -> None:
+        """The application has asked for more: it is done with what it had."""
+        self._asked.set()
+
+    @property
+    def joining(self) -> bool:
+        """Whether it wants to be a member, and never was one."""
+        return not self.joined and self.membership.standing is not Standing.APART
+
+    @property
+    def state(self) -> str:
+        """How the member stands to its group."""
+        return self.membership.standing.value
+
+    async def close(self) -> None:
+        """Commit, give everything up, and leave the group."""
+        self._closing = True
+        self._hands.withdraw(list(self.places))
+        self.membership.close(_now_ms())
+        self._look()
+        self._asked.set()
+        try:
+            # Who was never heard of as a member leaves nothing behind that others wait for.
+            async with asyncio.timeout(CLOSE_S if self.joined else CLOSE_APART_S):
+                if self._serving is not None:
+                    await asyncio.wait([self._serving])
+        except TimeoutError:
+            logger.warning(
+                "group.left_without_answer group=%s reason=%s: its session has to end",
+                self.group,
+                self._error or "the coordinator has not answered",
+            )
+        finally:
+            for task in self._tasks:
+                task.cancel()
+        if self._tasks:
+            await asyncio.wait(list(self._tasks))
+
+    # ── heartbeats ────────────────────────────────────────────────────────────────────────────────
+
+    async def _keep_heartbeating(self) -> None:
+        membership = self.membership
+        while membership.standing not in {Standing.LEFT, Standing.FAILED}:
+            self._changed.clear()
+            request = membership.poll(_now_ms())
+            if request is not None:
+                self._spawn(self._heartbeat(request))
+            due_ms = membership.deadline_ms
+            if not self.joined and self._fetcher.fatal is None:
+                late_ms = self._began_ms + self.config.default_api_timeout_ms
+                if _now_ms() >= late_ms:
+                    self._not_joined()
+                due_ms = late_ms if due_ms is None else min(due_ms, late_ms)
+            try:
+                async with asyncio.timeout_at(None if due_ms is None else due_ms / 1000):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    def _not_joined(self) -> None:
+        """It was never heard of that this is a member: whoever waits for records is to know why."""
+        why = self._error or CoordinatorNotAvailable("its coordinator has not answered")
+        fact = f"group {self.group!r} could not be joined in {self.config.default_api_timeout_ms} ms"
+        self._fetcher.fail(type(why)(f"{fact}: {why}"))
+
+    async def _heartbeat(self, request: GroupHeartbeat) -> None:
+        membership = self.membership
+        timeout_ms = request.max_wait_ms + min(ANSWER_MS, self.config.request_timeout_ms)
+        try:
+            reply = await self._at.ask(request, GroupHeartbeatReply, timeout_ms)
+        except TidelogError as error:
+            self._error = error
+            failed = error
+            if not error.retriable and advice(error) is not Advice.FATAL:
+                failed = CoordinatorNotAvailable(str(error))
+            logger.info("group.heartbeat_failed group=%s reason=%s", self.group, error)
+            membership.unanswered(request.sequence, failed, _now_ms())
+        else:
+            membership.answered(request.sequence, reply, _now_ms())
+        self._look()
+
+    def _look(self) -> None:
+        """The machine has heard something."""
+        standing = self.membership.standing
+        if standing in OUT:
+            self._hands.withdraw(list(self.places))
+        self.joined = self.joined or standing in MEMBER
+        for event in (self._changed, self._told, self._fetcher.arrived):
+            event.set()
+        if standing in OUT:
+            self._asked.set()
+
+    # ── news ──────────────────────────────────────────────────────────────────────────────────────
+
+    async def _keep_serving(self) -> None:
+        """Carry out what the machine tells, one thing after the other."""
+        while True:
+            self._told.clear()
+            while (news := self.membership.take()) is not None:
+                await self._carry_out(news)
+            if self.membership.standing in {Standing.LEFT, Standing.FAILED}:
+                return
+            await self._told.wait()
+
+    async def _carry_out(self, news: News) -> None:
+        match news:
+            case Assigned():
+                await self._take_up(news)
+            case Revoke():
+                await self._give_up(news)
+            case Lose():
+                names = self._names(news.places)
+                logger.warning(
+                    "group.lost group=%s partitions=%s reason=%s", self.group, len(names), news.why
+                )
+                self._forget(names)
+                await self._tell("on_lost", names)
+            case Failed():
+                self._fetcher.fail(news.error)
+        if isinstance(news, Revoke | Lose):
+            self.membership.released(news, _now_ms())
+            self._look()
+
+    async def _take_up(self, news: Assigned) -> None:
+        """Find out where to begin, tell the application, and begin."""
+        places = await self._known(news)
+        starts = await self._starts(places.values())
+        names = [name for name, place in places.items() if place in starts and self._has(place)]
+        fetching = self._fetcher.fetching
+        for name in names:
+            place = places[name]
+            start = starts[place]
+            fetching.assign([name], EARLIEST if start.from_beginning else None)
+            if start.offset != NO_OFFSET:
+                reader = fetching.readers[name]
+                reader.seek(start.offset)
+                reader.offset_epoch = start.leader_epoch
+                self._committed[place] = start.offset
+            self.places[name] = place
+        for topic in dict.fromkeys(name.topic for name in names):
+            known = self._client.cluster.topics.get(topic)
+            if known is not None:
+                fetching.learn(known)
+        self._fetcher.stir()
+        await self._tell("on_assigned", names)
+        self._hands.begin([name for name in names if name in self.places and self._has(places[name])])
+
+    async def _known(self, news: Assigned) -> dict[TopicPartition, Place]:
+        """The partitions by name, once the client knows those topics as the coordinator does."""
+        found: dict[TopicPartition, Place] = {}
+        backoff = self._client.backoff()
+        for topic_id in sorted({topic_id for topic_id, _ in news.places}):
+            mine = sorted(place for place in news.places if place[0] == topic_id)
+            while any(self._has(place) for place in mine):
+                name = news.names.get(topic_id) or self._client.cluster.names.get(topic_id, "")
+                topic = self._client.cluster.topics.get(name)
+                if topic is not None and topic.id == topic_id and mine[-1][1] < len(topic.partitions):
+                    found.update({TopicPartition(name, place[1]): place for place in mine})
+                    break
+                if backoff.attempts:
+                    await self._client.pause(backoff)
+                backoff.attempts += 1
+                await self._fetcher.refresh([name] if name else ())
+        return found
+
+    async def _starts(self, places: Iterable[Place]) -> dict[Place, CommittedPartition]:
+        """What is committed of these: asked until it is known, or they are taken away."""
+        starts: dict[Place, CommittedPartition] = {}
+        backoff = self._client.backoff()
+        while wanted := sorted(place for place in places if self._has(place) and place not in starts):
+            try:
+                found = await self._fetch(wanted, _now_ms() + FETCH_S * 1000)
+            except TidelogError as error:
+                if advice(error) is Advice.FATAL:
+                    raise
+                logger.info("group.offsets_not_known group=%s reason=%s", self.group, error)
+                await self._client.pause(backoff)
+            else:
+                starts.update(found)
+        return starts
+
+    async def _give_up(self, news: Revoke) -> None:
+        """Let the application finish, tell it, commit how far it is, and forget them."""
+        names = self._names(news.places)
+        self._hands.withdraw(names)
+        if await self._until_done(names):
+            await self._tell("on_revoked", names)
+            await self._commit_processed(names)
+        self._forget(names)
+
+    async def _until_done(self, names: Collection[TopicPartition]) -> bool:
+        """Until the application has nothing of these in hand, or enough time is over; False: they are lost."""
+        try:
+            async with asyncio.timeout(self.config.rebalance_timeout_ms / 1000 * PATIENCE):
+                while not self._closing and self.membership.standing not in OUT:
+                    self._asked.clear()
+                    if not any(self._in_hand(name) for name in names):
+                        break
+                    await self._asked.wait()
+        except TimeoutError:
+            held = [str(name) for name in names if self._in_hand(name)]
+            logger.warning(
+                "group.taken_from_hand group=%s partitions=%s reason=not done after %d ms: they are read again",
+                self.group,
+                ",".join(held),
+                self.config.rebalance_timeout_ms * PATIENCE,
+            )
+        return self.membership.standing not in OUT
+
+    def _in_hand(self, name: TopicPartition) -> bool:
+        position = self._hands.position(name)
+        done = max(self._hands.processed(name), self._committed.get(self.places[name], NO_OFFSET))
+        return done < position
+
+    def _names(self, places: Collection[Place]) -> list[TopicPartition]:
+        return sorted(name for name, place in self.places.items() if place in places)
+
+    def _forget(self, names: Iterable[TopicPartition]) -> None:
+        gone = list(names)
+        self._hands.drop(gone)
+        for name in gone:
+            self._committed.pop(self.places.pop(name), None)
+
+    def _has(self, place: Place) -> bool:
+        """Whether the member has this, and nothing speaks against it."""
+        return place in self.membership.owned and self.membership.standing not in OUT and not self._closing
+
+    async def _tell(self, which: str, names: list[TopicPartition]) -> None:
+        """Tell the application. What it raises ends the consumer."""
+        listener = self.listeners[which]
+        if listener is None or not names:
+            return
+        try:
+            async with asyncio.timeout(self.config.rebalance_timeout_ms / 1000 * PATIENCE):
+                result = listener(names)
+                if inspect.isawaitable(result):
+                    await result
+        except TimeoutError as error:
+            self._fetcher.fail(RequestTimedOut(f"{which} has not returned in time: {error or names}"))
+        except Exception as error:
+            logger.exception("group.listener_failed listener=%s", which)
+            fact = f"{which} has failed: {type(error).__name__}: {error}"
+            self._fetcher.fail(UnknownServerError(fact))
+
+    # ── offsets ───────────────────────────────────────────────────────────────────────────────────
+
+    async def _keep_committing(self) -> None:
+        while self.automatic:
+            await asyncio.sleep(self.config.auto_commit_interval_ms / 1000)
+            if self.membership.standing in MEMBER:
+                await self._commit_processed(list(self.places))
+
+    async def _commit_processed(self, names: Iterable[TopicPartition]) -> None:
+        """Commit how far the application is, if it leaves that to us. A failure is no reason to stop: what was not
+        committed is read again.
+        """
+        if not self.automatic:
+            return
+        moved: dict[TopicPartition, Commit] = {}
+        for name in names:
+            place = self.places.get(name)
+            offset = self._hands.processed(name)
+            if place is not None and offset not in {NO_OFFSET, self._committed.get(place)}:
+                moved[name] = Commit(offset)
+        if not moved:
+            return
+        try:
+            await self.commit(moved, _now_ms() + CLOSE_COMMIT_S * 1000)
+        except TidelogError as error:
+            logger.warning(
+                "group.not_committed group=%s partitions=%d reason=%s", self.group, len(moved), error
+            )
+
+    async def commit(self, offsets: Mapping[TopicPartition, Commit], deadline_ms: float) -> None:
+        """Commit these. Raises FencedMemberEpoch when something of it is not this member's any more."""
+        if not offsets:
+            return
+        membership = self.membership
+        _, sequence = membership.next_commit()
+        backoff = self._client.backoff(max(deadline_ms - _now_ms(), 1.0))
+        while True:
+            places = self._mine(offsets)
+            epoch = membership.epoch
+            left_ms = max(deadline_ms - _now_ms(), 1.0)
+            request = OffsetCommit(
+                self.group,
+                tuple(
+                    OffsetToCommit(*place, each.offset, NO_EPOCH, each.metadata, each.timestamp_ms)
+                    for place, each in sorted(places.items())
+                ),
+                membership.member.member_id,
+                epoch,
+                membership.member.instance_id,
+                sequence,
+                int(min(left_ms, ANSWER_MS)),
+            )
+            try:
+                reply = await self._at.ask(request, OffsetCommitReply, min(left_ms, ANSWER_MS))
+            except TidelogError as error:
+                if not self._worth_another_try(error, epoch) or not await self._client.pause(backoff):
+                    raise
+            else:
+                self._check(offsets, reply, places)
+                return
+
+    def _mine(self, offsets: Mapping[TopicPartition, Commit]) -> dict[Place, Commit]:
+        found = {}
+        for name, each in offsets.items():
+            place = self.places.get(name)
+            if place is None or place not in self.membership.owned or self.membership.standing in OUT:
+                raise FencedMemberEpoch(
+                    f"{name} is not this member's (any more): whoever has it goes on where it was committed"
+                )
+            found[place] = each
+        return found
+
+    def _worth_another_try(self, error: TidelogError, epoch: int) -> bool:
+        if isinstance(error, (StaleMemberEpoch, FencedInstanceId, *REJOINS)):
+            again = self.membership.commit_refused(error, epoch, _now_ms())
+            self._look()
+            return again
+        return advice(error) is not Advice.FATAL
+
+    def _check(
+        self,
+        offsets: Mapping[TopicPartition, Commit],
+        reply: OffsetCommitReply,
+        places: Mapping[Place, Commit],
+    ) -> None:
+        refusals = Refusals()
+        for entry in reply.partitions:
+            place = entry.topic_id, entry.index
+            name = next((name for name in offsets if self.places.get(name) == place), place)
+            if not refusals.look(str(name), entry.error, entry.message) and name in self.places:
+                self._committed[place] = places[place].offset
+        self._asked.set()
+        refusals.raise_any(len(places))
+
+    async def committed(
+        self, names: Iterable[TopicPartition], deadline_ms: float
+    ) -> dict[TopicPartition, CommittedPartition]:
+        """What the group has committed of these."""
+        places: dict[TopicPartition, Place] = {}
+        for name in names:
+            mine = self.places.get(name)
+            left_s = max(deadline_ms - _now_ms(), 1.0) / 1000
+            topic_id = mine[0] if mine else (await self._client.topic(name.topic, timeout=left_s)).id
+            places[name] = topic_id, name.partition
+        found = await self._fetch(list(places.values()), deadline_ms) if places else {}
+        refusals = Refusals()
+        for name, place in places.items():
+            refusals.look(str(name), found[place].error, found[place].message)
+        refusals.raise_any(len(places))
+        return {name: found[place] for name, place in places.items()}
+
+    async def _fetch(self, places: Iterable[Place], deadline_ms: float) -> dict[Place, CommittedPartition]:
+        request = OffsetFetch(self.group, tuple(PartitionIndex(*place) for place in places))
+        late = RequestTimedOut(f"what group {self.group!r} has committed was not told in time")
+        async with until(deadline_ms, late):
+            reply = await self._at.insist(lambda _: request, OffsetFetchReply, deadline_ms)
+        return {(entry.topic_id, entry.index): entry for entry in reply.partitions}
+
+    # ── tasks ─────────────────────────────────────────────────────────────────────────────────────
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = self._client.spawn(self._guarded(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: work.close())  # a task that is cancelled at once never begins it
+        return task
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        """A task that fails fails the consumer: who reads is told."""
+        try:
+            await work
+        except TidelogError as error:
+            self._fetcher.fail(error)
+        except Exception as error:
+            logger.exception("group.failed")
+            self._fetcher.fail(
+                UnknownServerError(f"the consumer has failed: {type(error).__name__}: {error}")
+            )
+
+
+def _now_ms() -> int:
+    return int(asyncio.get_running_loop().time() * 1000)

@@ -1,0 +1,378 @@
+"""Consumers that are members of a group, against real brokers."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tests.client.nodes import Cluster, running, until
+from tidelog.broker.groups.settings import GroupSettings
+from tidelog.client.admin import NewTopic
+from tidelog.client.io.client import Client
+from tidelog.client.io.consumer import Consumer
+from tidelog.protocol.errors import (
+    CoordinatorNotAvailable,
+    FencedInstanceId,
+    FencedMemberEpoch,
+    InvalidRequest,
+    OffsetOutOfRange,
+    TidelogError,
+    UnknownServerError,
+)
+from tidelog.protocol.records import Record
+from tidelog.protocol.types import TopicPartition
+
+SETTINGS = GroupSettings(offsets_topic_replication_factor=1, offsets_topic_num_partitions=2)
+PLACES = [TopicPartition("orders", index) for index in range(4)]
+
+
+@pytest.fixture
+async def cluster(nothing_left: None) -> AsyncIterator[Cluster]:  # noqa: ARG001 -- it ends after this
+    """One real broker that coordinates groups."""
+    async with running(1, groups=SETTINGS) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def client(cluster: Cluster) -> AsyncIterator[Client]:
+    """A client, with a topic `orders` of four partitions and 50 records in each."""
+    async with cluster.client() as client:
+        await client.admin.create_topics(NewTopic("orders", partitions=4, replication_factor=1))
+        await fill(client, 50)
+        yield client
+
+
+async def fill(client: Client, count: int, first: int = 0, partitions: int = 4) -> None:
+    async with client.producer() as producer:
+        for index in range(partitions):
+            values = [b"%d-%d" % (index, at) for at in range(first, first + count)]
+            await producer.send_many("orders", values, partition=index)
+
+
+def member(client: Client, *topics: str, **options: Any) -> Consumer:
+    """A member of group `g` that begins where the topics begin."""
+    return client.consumer(*(topics or ("orders",)), group="g", auto_offset_reset="earliest", **options)
+
+
+async def take(consumer: Consumer, count: int) -> list[Record]:
+    """So many records, one by one."""
+    async with asyncio.timeout(20):
+        return [await anext(consumer) for _ in range(count)]
+
+
+async def everything(consumer: Consumer) -> dict[TopicPartition, list[Record]]:
+    """The 50 records of each partition, all in hand at once."""
+    assert await consumer.getmany(timeout=0.01, max_records=1) is not None
+    readers = consumer._fetching.readers
+    await until(
+        lambda: len(readers) == 4 and all(one.offset == 50 for one in readers.values()), "all is here"
+    )
+    await consumer.seek_to_beginning()
+    await until(lambda: all(one.offset == 50 for one in readers.values()), "all is here again")
+    found = await consumer.getmany(max_records=500)
+    assert sum(map(len, found.values())) == 200
+    return found
+
+
+async def committed(client: Client) -> list[int | None]:
+    """What the group has committed, by partition."""
+    async with client.consumer(group="g") as looking:
+        found = await looking.committed(*PLACES)
+    return [found[each] for each in PLACES]
+
+
+# ── reading and committing ────────────────────────────────────────────────────────────────────────────
+
+
+async def test_one_member_reads_everything_and_the_next_goes_on_where_it_ended(client: Client) -> None:
+    async with member(client) as consumer:
+        first = await take(consumer, 70)
+        assert consumer.state == "stable"
+    assert consumer.state == "left"
+    async with member(client) as consumer:
+        rest = await take(consumer, 130)
+        assert consumer.assignment() == set(PLACES)
+    assert len({(record.partition, record.offset) for record in first + rest}) == 200
+    assert await committed(client) == [50] * 4
+
+
+async def test_what_is_in_hand_is_not_committed_when_the_block_ends_with_an_error(client: Client) -> None:
+    with pytest.raises(ZeroDivisionError):  # noqa: PT012 -- the block is what is tried
+        async with member(client) as consumer:
+            await shared(consumer)
+            consumer.pause(*PLACES[1:])
+            async for record in consumer:
+                if record.offset == 7:
+                    raise ZeroDivisionError
+    assert (await committed(client))[0] == 7
+
+
+async def test_lists_and_batches_count_as_done_when_more_is_asked_for(client: Client) -> None:
+    consumer = member(client)
+    await consumer.getmany(timeout=10, max_records=10)
+    found = await consumer.getmany(timeout=10, max_records=5)
+    await consumer.close()
+    assert sum(offset or 0 for offset in await committed(client)) == 10, "five were in hand"
+    [(name, records)] = found.items()
+    async with member(client) as consumer:
+        seen = [(record.partition, record.offset) for record in await take(consumer, 190)]
+    assert (name.partition, records[0].offset) in seen
+    assert len(set(seen)) == 190
+
+
+async def test_who_commits_itself_is_left_to_it(client: Client) -> None:
+    async with member(client) as consumer:
+        await shared(consumer)
+        consumer.pause(*PLACES[1:])
+        for record in await take(consumer, 20):
+            if record.offset == 4:
+                await consumer.commit(record)
+        assert await consumer.committed() == {PLACES[0]: 5, **dict.fromkeys(PLACES[1:])}
+        positions = await consumer.positions()
+        assert (positions[PLACES[0]].committed, positions[PLACES[0]].position) == (5, 20)
+        assert positions[PLACES[1]].committed is None
+        await consumer.commit({PLACES[1]: 7, PLACES[2]: (8, "why")})
+    assert await committed(client) == [5, 7, 8, None]
+    async with member(client) as consumer:
+        await take(consumer, 3)
+        await consumer.commit()
+        assert sum(offset or 0 for offset in await committed(client)) == 5 + 7 + 8 + 3
+
+
+async def test_progress_is_committed_once_in_a_while(client: Client) -> None:
+    async with member(client, auto_commit_interval_ms=50) as consumer:
+        await take(consumer, 120)
+        group = consumer._group
+        assert group is not None
+        await until(lambda: sum(group._committed.values()) == 119, "what is not in hand is committed")
+    async with member(client, enable_auto_commit=False) as consumer:
+        await take(consumer, 40)
+    assert sum(offset or 0 for offset in await committed(client)) == 120
+
+
+async def test_a_partition_that_appears_later_is_read_from_its_start(client: Client) -> None:
+    async with client.consumer("orders", group="g") as consumer:  # from the end
+        await shared(consumer)
+        await consumer.seek_to_end()
+        await client.admin.add_partitions("orders", 6)
+        async with client.producer() as producer:
+            await producer.send("orders", b"first", partition=5)
+        async with asyncio.timeout(20):
+            record = await anext(consumer)
+        assert (record.partition, record.offset) == (5, 0)
+
+
+async def test_without_a_commit_and_without_a_policy_the_reader_is_told(client: Client) -> None:
+    async with client.consumer("orders", group="g", auto_offset_reset="none") as consumer:
+        with pytest.raises(OffsetOutOfRange, match="has no position"):
+            await take(consumer, 1)
+
+
+# ── sharing ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def shared(*consumers: Consumer) -> None:
+    """Until the four partitions are shared out evenly."""
+
+    def even() -> bool:
+        sizes = [len(consumer.assignment()) for consumer in consumers]
+        return sum(sizes) == 4 and max(sizes) - min(sizes) <= 1
+
+    await until(even, "they share the partitions", 10)
+
+
+async def reading(consumer: Consumer, seen: list[tuple[int, int]]) -> None:
+    async for record in consumer:
+        seen.append((record.partition, record.offset))  # noqa: PERF401 -- others look at it meanwhile
+
+
+async def test_members_share_and_nothing_is_read_twice_when_they_finish_what_they_have(
+    client: Client, cluster: Cluster
+) -> None:
+    seen: list[tuple[int, int]] = []
+    async with asyncio.timeout(30), member(client) as first, cluster.client() as other:
+        tasks = [asyncio.create_task(reading(first, seen))]
+        await until(lambda: len(seen) == 200, "the first reads all")
+        async with member(other) as second:
+            await shared(first, second)
+            tasks.append(asyncio.create_task(reading(second, seen)))
+            assert not first.assignment() & second.assignment()
+            await fill(client, 50, 50)
+            await until(lambda: len(seen) == 400, f"both read on: {len(seen)}")
+        await shared(first)
+        await fill(client, 50, 100)
+        await until(lambda: len(seen) == 600, f"the first reads on: {len(seen)}")
+        await first.close()
+        await asyncio.gather(*tasks)
+    assert len(set(seen)) == 600
+
+
+async def test_what_is_in_hand_keeps_its_partition_until_it_is_done(client: Client, cluster: Cluster) -> None:
+    events: list[str] = []
+    async with member(client, on_revoked=lambda names: events.append(f"revoked {len(names)}")) as first:
+        found = await everything(first)
+        async with cluster.client() as client_of_second:
+            second = member(client_of_second, instance_id="second", assignor="uniform")
+            waiting = asyncio.create_task(second.getone())
+            await until(lambda: first.state == "revoking", "it is to give up two")
+            assert (events, first.assignment()) == ([], set(PLACES))
+            await first.commit({name: records[-1].offset for name, records in found.items()})
+            assert (events, first.assignment()) == ([], set(PLACES)), "one record of each is still in hand"
+            for records in found.values():
+                await first.commit(records[-1])
+            await shared(first, second)
+            assert events == ["revoked 2"]
+            await fill(client, 1, 50)
+            async with asyncio.timeout(10):
+                assert (await waiting).offset == 50
+            await second.close()
+
+
+async def test_what_is_in_hand_for_too_long_is_read_again_and_nobody_is_put_out(
+    client: Client, cluster: Cluster
+) -> None:
+    first = member(client, rebalance_timeout_ms=400)
+    await everything(first)
+    async with cluster.client() as other, member(other) as second:
+        await shared(first, second)
+        assert first.state == "stable"
+        seen = await take(second, 1)
+        assert TopicPartition("orders", seen[0].partition) in second.assignment()
+    with pytest.raises(FencedMemberEpoch, match="not this member's"):
+        await first.commit({TopicPartition("nowhere", 0): 3})
+    await first.close()
+
+
+async def test_the_application_is_told_and_may_seek_and_wait(client: Client, cluster: Cluster) -> None:
+    events: list[tuple[str, int]] = []
+
+    def told(which: str, consumer: list[Consumer]) -> Callable[[list[TopicPartition]], Awaitable[None]]:
+        async def listener(names: list[TopicPartition]) -> None:
+            await asyncio.sleep(0)
+            events.append((which, len(names)))
+            if which == "assigned":
+                for name in names:
+                    consumer[0].seek(name, 45)
+
+        return listener
+
+    box: list[Consumer] = []
+    first = member(client, on_assigned=told("assigned", box), on_revoked=told("revoked", box))
+    box.append(first)
+    async with first:
+        assert sorted(record.offset for record in await take(first, 20)) == sorted([*range(45, 50)] * 4)
+        async with cluster.client() as other, member(other) as second:
+            waiting = asyncio.create_task(first.getone())
+            await shared(first, second)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+        await shared(first)
+        await until(lambda: len(events) == 3, f"{events}")
+    assert events == [("assigned", 4), ("revoked", 2), ("assigned", 2), ("revoked", 4)]
+
+
+# ── what goes wrong ───────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_member_that_is_put_out_reads_nothing_more_and_joins_again(client: Client) -> None:
+    lost: list[list[TopicPartition]] = []
+    async with member(client, on_lost=lost.append) as consumer:
+        await take(consumer, 10)
+        group = consumer._group
+        assert group is not None
+        # The coordinator puts it out behind its back: the next answer tells.
+        group.membership.epoch += 5
+        group.membership._say(0)
+        group._look()
+        await until(lambda: lost, "it hears that it is out")
+        assert lost == [PLACES]
+        await until(lambda: consumer.state == "stable" and len(consumer.assignment()) == 4, "it is back")
+        seen = await take(consumer, 200)
+        assert len({(record.partition, record.offset) for record in seen}) == 200, "nothing was committed"
+
+
+async def test_nothing_is_given_out_of_what_is_lost_while_the_listener_takes_its_time(client: Client) -> None:
+    release = asyncio.Event()
+
+    async def slow(_names: list[TopicPartition]) -> None:
+        await release.wait()
+
+    async with member(client, on_lost=slow, enable_auto_commit=False) as consumer:
+        await take(consumer, 10)
+        group = consumer._group
+        assert group is not None
+        group.membership._lose(FencedMemberEpoch("out"), 0)
+        group._look()
+        assert consumer.state == "losing"
+        assert await consumer.getmany(timeout=0.2) == {}
+        with pytest.raises(FencedMemberEpoch):
+            await consumer.commit({PLACES[0]: 1})
+        release.set()
+        assert len(await take(consumer, 200)) == 200
+
+
+async def test_a_static_member_is_fenced_by_its_next_process_and_its_reader_is_told(
+    client: Client, cluster: Cluster
+) -> None:
+    first = member(client, instance_id="one")
+    await take(first, 3)
+    await first.close()
+    async with cluster.client() as other, member(other, instance_id="one") as second:
+        assert len(await take(second, 10)) == 10
+        old = member(client, instance_id="one", default_api_timeout_ms=1500)
+        with pytest.raises(TidelogError, match="could not be joined in 1500 ms"):
+            await old.getone()
+        await old.close()
+        assert len(await take(second, 10)) == 10
+        group = second._group
+        assert group is not None
+        group.membership._fail(FencedInstanceId("another one is member as 'one'"))
+        group._look()
+        with pytest.raises(FencedInstanceId, match="another one"):
+            await take(second, 200)
+        assert second.state == "failed"
+
+
+async def test_a_listener_that_fails_is_told_to_who_reads(client: Client) -> None:
+    def broken(_names: list[TopicPartition]) -> None:
+        raise ValueError("no such table")
+
+    consumer = member(client, on_assigned=broken)
+    with pytest.raises(UnknownServerError, match="on_assigned has failed: ValueError: no such table"):
+        await take(consumer, 1000)
+    await consumer.close()
+
+
+async def test_a_group_that_cannot_be_joined_is_told_in_time(nothing_left: None) -> None:  # noqa: ARG001
+    async with running(1) as cluster, cluster.client() as client:  # groups need three brokers there
+        await client.admin.create_topics(NewTopic("orders", replication_factor=1))
+        consumer = client.consumer("orders", group="g", default_api_timeout_ms=700)
+        with pytest.raises(CoordinatorNotAvailable, match=r"could not be joined in 700 ms: .*factor"):
+            await consumer.getone()
+        await consumer.close()
+
+
+async def test_other_topics_can_be_subscribed_to_and_none(client: Client) -> None:
+    await client.admin.create_topics(NewTopic("other", partitions=2, replication_factor=1))
+    async with member(client) as consumer:
+        await until(lambda: len(consumer.assignment()) == 4, "it has its share")
+        consumer.subscribe("other")
+        await until(lambda: {each.topic for each in consumer.assignment()} == {"other"}, "it has the other")
+        with pytest.raises(InvalidRequest, match="it says who reads what"):
+            consumer.assign([PLACES[0]])
+        consumer.unsubscribe()
+        await until(lambda: not consumer.assignment(), "it has none")
+
+
+async def test_a_topic_that_is_made_again_is_another_one(client: Client) -> None:
+    async with member(client, auto_commit_interval_ms=50) as consumer:
+        await take(consumer, 200)
+        waiting = asyncio.create_task(consumer.getone())
+        await until(lambda: client.connections.in_flight, "it waits")
+        await client.admin.delete_topics("orders")
+        await client.admin.create_topics(NewTopic("orders", partitions=4, replication_factor=1))
+        await fill(client, 1)
+        async with asyncio.timeout(20):
+            record = await waiting
+        assert record.offset == 0
