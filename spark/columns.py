@@ -266,8 +266,8 @@ class Rows:
         )
         self.timestamps_ms: list[int | None] | None = None
         if "timestamp" in given:
-            micros = given["timestamp"].cast(pa.int64())
-            self.timestamps_ms = pc.floor(pc.divide(micros, 1000)).cast(pa.int64()).to_pylist()
+            whole = pc.floor_temporal(given["timestamp"], unit="millisecond")
+            self.timestamps_ms = whole.cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64()).to_pylist()
         self.headers: list[Sequence[tuple[str, bytes | None]]] | None = None
         if "headers" in given:
             rows = given["headers"].to_pylist()
