@@ -89,6 +89,78 @@ class Moves(NamedTuple):
     """What one broker hands out for moves in a second; 0: as much as it can."""
 
 
+class Offset(NamedTuple):
+    """Where a group is to go on: at this offset."""
+
+    offset: int
+
+    def time_ms(self, now_ms: int) -> int | None:  # noqa: ARG002 -- the same for all targets
+        """None: it is no time."""
+        return None
+
+
+class Shift(NamedTuple):
+    """Where a group is to go on: so many records further, or back."""
+
+    by: int
+
+    def time_ms(self, now_ms: int) -> int | None:  # noqa: ARG002 -- the same for all targets
+        """None: it is no time."""
+        return None
+
+
+class Time(NamedTuple):
+    """Where a group is to go on: at the first record of that time (ms since 1970) or later."""
+
+    at_ms: int
+
+    def time_ms(self, now_ms: int) -> int | None:  # noqa: ARG002 -- the same for all targets
+        """That time."""
+        return self.at_ms
+
+
+class Duration(NamedTuple):
+    """Where a group is to go on: at the first record that is so old, or younger."""
+
+    seconds: float
+
+    def time_ms(self, now_ms: int) -> int | None:
+        """So long ago."""
+        return max(now_ms - int(self.seconds * 1000), 0)
+
+
+Target: TypeAlias = Literal["earliest", "latest"] | Offset | Shift | Time | Duration
+"""Where a group is to go on."""
+
+
+class OffsetReset(NamedTuple):
+    """What is done with a group's offset of one partition."""
+
+    partition: TopicPartition
+    before: int | None
+    """What was committed; None: nothing."""
+    after: int
+
+
+def offset_within(to: Target, had: int | None, start: int, end: int, at_time: int | None) -> int:
+    """The offset that is meant, within what there is. `at_time`: that of the first record of the time, -1: there is none.
+
+    A shift of what was never committed counts from where the log begins, or back from its end.
+    """
+    if to == "earliest":
+        return start
+    if to == "latest":
+        return end
+    if isinstance(to, Offset):
+        return min(max(to.offset, start), end)
+    if isinstance(to, Shift):
+        base = had if had is not None else start if to.by >= 0 else end
+        return min(max(base + to.by, start), end)
+    if isinstance(to, Time | Duration):
+        return end if at_time is None or at_time < 0 else min(max(at_time, start), end)
+    raise InvalidRequest(f"{to!r}: it must be earliest, latest, an Offset, a Shift, a Time or a Duration")
+
+
 def places(assignment: Iterable[Sequence[int]]) -> tuple[ReplicaPlaces, ...]:
     """Who keeps which partition, as it travels."""
     return tuple(ReplicaPlaces(tuple(BrokerId(broker) for broker in each)) for each in assignment)

@@ -22,8 +22,9 @@ from tidelog.client.admin import (
     timestamp_of,
 )
 from tidelog.client.cluster import Topic, topic_of
+from tidelog.client.io.group_admin import GroupAdmin
 from tidelog.client.io.leaders import AtLeaders
-from tidelog.client.io.session import Session, until
+from tidelog.client.io.session import until
 from tidelog.client.retry import Advice, advice
 from tidelog.protocol.errors import (
     ElectionNotNeeded,
@@ -79,11 +80,8 @@ E = TypeVar("E")
 R = TypeVar("R", bound=Reply)
 
 
-class Admin:
+class Admin(GroupAdmin):
     """A client's `admin`."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     def __repr__(self) -> str:
         return f"<admin of {self._session!r}>"

@@ -188,9 +188,9 @@ class GroupMember:
         self.membership.subscribe(topics, _now_ms())
         if begins:
             self._began_ms = _now_ms()
-            self._spawn(self._keep_heartbeating())
+            _ = self._spawn(self._keep_heartbeating())
             self._serving = self._spawn(self._keep_serving())
-            self._spawn(self._keep_committing())
+            _ = self._spawn(self._keep_committing())
         self._look()
 
     def learn(self, name: str) -> None:
@@ -247,7 +247,7 @@ class GroupMember:
             self._changed.clear()
             request = membership.poll(_now_ms())
             if request is not None:
-                self._spawn(self._heartbeat(request))
+                _ = self._spawn(self._heartbeat(request))
             due_ms = membership.deadline_ms
             if not self.joined and self._fetcher.fatal is None:
                 late_ms = self._began_ms + self.config.default_api_timeout_ms
@@ -438,8 +438,9 @@ class GroupMember:
                 result = listener(names)
                 if inspect.isawaitable(result):
                     await result
-        except TimeoutError as error:
-            self._fetcher.fail(RequestTimedOut(f"{which} has not returned in time: {error or names}"))
+        except TimeoutError:
+            allowed_ms = self.config.rebalance_timeout_ms * PATIENCE
+            self._fetcher.fail(RequestTimedOut(f"{which} has not returned in {allowed_ms:.0f} ms"))
         except Exception as error:
             logger.exception("group.listener_failed listener=%s", which)
             fact = f"{which} has failed: {type(error).__name__}: {error}"

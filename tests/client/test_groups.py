@@ -8,14 +8,16 @@ import pytest
 
 from tests.client.nodes import Cluster, running, until
 from tidelog.broker.groups.settings import GroupSettings
-from tidelog.client.admin import NewTopic
+from tidelog.client.admin import Duration, NewTopic, Offset, OffsetReset, Shift, Time
 from tidelog.client.io.client import Client
 from tidelog.client.io.consumer import Consumer
 from tidelog.protocol.errors import (
     CoordinatorNotAvailable,
     FencedInstanceId,
     FencedMemberEpoch,
+    GroupIdNotFound,
     InvalidRequest,
+    NonEmptyGroup,
     OffsetOutOfRange,
     TidelogError,
     UnknownServerError,
@@ -376,3 +378,60 @@ async def test_a_topic_that_is_made_again_is_another_one(client: Client) -> None
         async with asyncio.timeout(20):
             record = await waiting
         assert record.offset == 0
+
+
+# ── operators ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_groups_are_listed_and_described_with_their_lag(client: Client) -> None:
+    assert await client.admin.list_groups() == []
+    async with member(client) as consumer:
+        await take(consumer, 60)
+        await consumer.commit()
+        [listed] = await client.admin.list_groups(with_lag=True)
+        assert (listed.group_id, listed.state, listed.members, listed.lag) == ("g", "stable", 1, 140)
+        [group] = await client.admin.describe_groups("g")
+        [one] = group.members
+        assert [each.indexes for each in one.assigned] == [(0, 1, 2, 3)]
+        assert sum(each.lag for each in group.offsets) == 140
+        with pytest.raises(NonEmptyGroup):
+            await client.admin.delete_groups("g")
+    assert [each.group_id for each in await client.admin.list_groups(states=["empty"])] == ["g"]
+    assert await client.admin.list_groups(topic="other") == []
+    with pytest.raises(GroupIdNotFound, match="there is no group 'nobody'"):
+        await client.admin.describe_groups("nobody")
+
+
+async def test_offsets_are_set_where_an_operator_wants_them(client: Client) -> None:
+    async with member(client) as consumer:
+        await take(consumer, 200)
+        await consumer.commit()
+        with pytest.raises(NonEmptyGroup):
+            await client.admin.reset_group_offsets("g", "earliest")
+    admin = client.admin
+    would = await admin.reset_group_offsets("g", "earliest")
+    assert would == [OffsetReset(each, 50, 0) for each in PLACES]
+    assert await committed(client) == [50] * 4, "a dry run changes nothing"
+    await admin.reset_group_offsets("g", "earliest", partitions=[PLACES[0]], dry_run=False)
+    assert await committed(client) == [0, 50, 50, 50]
+    await admin.reset_group_offsets("g", Shift(-60), partitions=["orders"], dry_run=False)
+    assert await committed(client) == [0, 0, 0, 0]
+    await admin.reset_group_offsets("g", Offset(70), dry_run=False)
+    assert await committed(client) == [50] * 4
+    await admin.reset_group_offsets("g", Duration(3600), dry_run=False)
+    assert await committed(client) == [0] * 4
+    await admin.reset_group_offsets("g", Time(2**40 * 3), dry_run=False)
+    assert await committed(client) == [50] * 4
+    await admin.reset_group_offsets("g", Shift(-3), dry_run=False)
+    async with member(client) as consumer:
+        assert [record.offset for record in await take(consumer, 12)] == [47, 48, 49] * 4
+    await admin.delete_group_offsets("g", [PLACES[1]])
+    assert (await committed(client))[1] is None
+    await admin.delete_groups("g")
+    assert await admin.list_groups() == []
+
+
+async def test_a_group_is_made_by_setting_its_offsets(client: Client) -> None:
+    await client.admin.reset_group_offsets("g", Offset(20), partitions=["orders"], dry_run=False)
+    async with member(client) as consumer:
+        assert {record.offset for record in await take(consumer, 120)} == set(range(20, 50))

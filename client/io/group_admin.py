@@ -1,0 +1,324 @@
+"""What operators do with groups: list them, look at them, set their offsets, forget them.
+
+What it keeps true: each group is asked of whoever coordinates it at that moment, many in one request; a call ends
+within its `timeout`; offsets are set only of groups without members, and the default is to say what would be done.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from tidelog.client.admin import OffsetReset, Refusals, Target, offset_within
+from tidelog.client.io.coordinator import AtCoordinator
+from tidelog.client.io.leaders import AtLeaders
+from tidelog.client.io.session import Session
+from tidelog.client.retry import Advice, advice
+from tidelog.protocol.errors import (
+    CoordinatorNotAvailable,
+    RequestTimedOut,
+    TidelogError,
+    UnknownServerError,
+    error_of,
+)
+from tidelog.protocol.messages import (
+    EARLIEST,
+    LATEST,
+    CommittedPartition,
+    DeleteGroupOffsets,
+    DeleteGroupOffsetsReply,
+    DeleteGroups,
+    DescribedGroup,
+    DescribeGroups,
+    FindCoordinator,
+    FindCoordinatorReply,
+    ListedGroup,
+    ListGroups,
+    ListGroupsReply,
+    Metadata,
+    MetadataReply,
+    OffsetCommit,
+    OffsetCommitReply,
+    OffsetFetch,
+    OffsetFetchReply,
+    OffsetToCommit,
+    PartitionIndex,
+    Request,
+)
+from tidelog.protocol.types import NO_BROKER, BrokerId, TopicId, TopicPartition
+
+PAGE: Final = 10_000
+
+
+class GroupAdmin:
+    """The part of a client's `admin` that is about groups."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def list_groups(
+        self,
+        *,
+        states: Iterable[str] = (),
+        topic: str = "",
+        with_lag: bool = False,
+        timeout: float | None = None,
+    ) -> list[ListedGroup]:
+        """All groups by name, a line each: all brokers are asked at once."""
+        session = self._session
+        backoff = session.backoff(self._group_time_ms(timeout))
+        wanted = tuple(states)
+        while True:
+            try:
+                await session.refresh((), newer=True)
+                parts = await asyncio.gather(
+                    *(
+                        self._listed(broker, ListGroups(wanted, topic, with_lag), backoff.left_ms(_now_ms()))
+                        for broker in session.cluster.brokers
+                    )
+                )
+            except TidelogError as error:
+                if advice(error) is Advice.FATAL or not await session.pause(backoff):
+                    raise
+                continue
+            # A group whose coordinator has just changed may be told by both.
+            found = {group.group_id: group for part in parts for group in part}
+            return [found[name] for name in sorted(found)]
+
+    async def _listed(self, broker: BrokerId, request: ListGroups, left_ms: float) -> list[ListedGroup]:
+        """What one broker coordinates, page by page."""
+        found: list[ListedGroup] = []
+        while True:
+            page = ListGroups(
+                request.states,
+                request.topic,
+                request.with_lag,
+                found[-1].group_id if found else "",
+                PAGE,
+                max(int(left_ms / 2), 1),
+            )
+            reply, _ = await self._session.call(broker, page, timeout_ms=left_ms)
+            if not isinstance(reply, ListGroupsReply):
+                raise UnknownServerError(f"{type(reply).__name__} was answered to ListGroups")
+            if reply.error:
+                raise error_of(reply.error, reply.message or "")
+            found += reply.groups
+            if not reply.more or not reply.groups:
+                return found
+
+    async def describe_groups(
+        self, *groups: str, with_lag: bool = True, timeout: float | None = None
+    ) -> list[DescribedGroup]:
+        """All about these groups, in this order: members, what each has, how far it has come, how far it is behind."""
+
+        def build(names: tuple[str, ...], timeout_ms: int) -> Request:
+            return DescribeGroups(names, with_lag, timeout_ms)
+
+        found: dict[str, DescribedGroup] = await self._at_coordinators(groups, build, timeout)
+        return [found[name] for name in groups]
+
+    async def delete_groups(self, *groups: str, timeout: float | None = None) -> None:
+        """Forget groups that have no members, with their offsets."""
+        await self._at_coordinators(groups, DeleteGroups, timeout)
+
+    async def delete_group_offsets(
+        self, group: str, partitions: Iterable[TopicPartition], *, timeout: float | None = None
+    ) -> None:
+        """Forget what a group has committed of partitions whose topics no member of it wants."""
+        deadline_ms = _now_ms() + self._group_time_ms(timeout)
+        names = await self._topic_ids(partitions, deadline_ms)
+        entries = tuple(PartitionIndex(*place) for place in names)
+        reply = await AtCoordinator(self._session, group).insist(
+            lambda left_ms: DeleteGroupOffsets(group, entries, left_ms), DeleteGroupOffsetsReply, deadline_ms
+        )
+        _raise_refused(reply.partitions, names)
+
+    async def committed_offsets(
+        self, group: str, *, timeout: float | None = None
+    ) -> dict[TopicPartition, CommittedPartition]:
+        """What a group has committed, of every topic that there still is."""
+        deadline_ms = _now_ms() + self._group_time_ms(timeout)
+        reply = await AtCoordinator(self._session, group).insist(
+            lambda _: OffsetFetch(group), OffsetFetchReply, deadline_ms
+        )
+        names = await self._topic_names([entry.topic_id for entry in reply.partitions], deadline_ms)
+        return {
+            TopicPartition(names[entry.topic_id], entry.index): entry
+            for entry in reply.partitions
+            if entry.topic_id in names
+        }
+
+    async def reset_group_offsets(
+        self,
+        group: str,
+        to: Target,
+        *,
+        partitions: Iterable[TopicPartition | str] | None = None,
+        dry_run: bool = True,
+        timeout: float | None = None,
+    ) -> list[OffsetReset]:
+        """Set where a group without members goes on: at `"earliest"`, `"latest"`, an `Offset`, a `Time` or a `Duration`
+        ago, or by a `Shift`; never outside of what there is. Of these partitions or topics; without them, of all that
+        it has committed something of.
+
+        Unless `dry_run=False` nothing is changed, and what is returned is what would be.
+        """
+        deadline_ms = _now_ms() + self._group_time_ms(timeout)
+        before = await self.committed_offsets(group, timeout=(deadline_ms - _now_ms()) / 1000)
+        wanted = sorted(before) if partitions is None else await self._spelled_out(partitions, deadline_ms)
+        if not wanted:
+            return []
+        deadline_s = deadline_ms / 1000
+        starts = await AtLeaders(self._session).list_offsets(dict.fromkeys(wanted, EARLIEST), 0, deadline_s)
+        ends = await AtLeaders(self._session).list_offsets(dict.fromkeys(wanted, LATEST), 0, deadline_s)
+        at_times = {}
+        time_ms = to.time_ms(int(time.time() * 1000)) if not isinstance(to, str) else None
+        if time_ms is not None:
+            times = AtLeaders(self._session).list_offsets(dict.fromkeys(wanted, time_ms), 0, deadline_s)
+            at_times = {name: found.offset for name, found in (await times).items()}
+        resets = []
+        for name in wanted:
+            known = before.get(name)
+            start, end = starts[name].offset, ends[name].offset
+            had = None if known is None else known.offset
+            resets.append(OffsetReset(name, had, offset_within(to, had, start, end, at_times.get(name))))
+        await self._set_offsets(group, resets, deadline_ms, dry_run=dry_run)
+        return resets
+
+    async def _set_offsets(
+        self, group: str, resets: Sequence[OffsetReset], deadline_ms: float, *, dry_run: bool
+    ) -> None:
+        names = await self._topic_ids([each.partition for each in resets], deadline_ms)
+        offsets = {each.partition: each.after for each in resets}
+        entries = tuple(OffsetToCommit(*place, offsets[name]) for place, name in names.items())
+        reply = await AtCoordinator(self._session, group).insist(
+            lambda left_ms: OffsetCommit(group, entries, timeout_ms=left_ms, validate_only=dry_run),
+            OffsetCommitReply,
+            deadline_ms,
+        )
+        _raise_refused(reply.partitions, names)
+
+    # ── how ───────────────────────────────────────────────────────────────────────────────────────
+
+    async def _at_coordinators(
+        self,
+        groups: Sequence[str],
+        build: Callable[[tuple[str, ...], int], Request],
+        timeout: float | None,
+    ) -> dict[str, Any]:
+        """The entry of each group, asked of whoever coordinates it, until it is told or the time is up."""
+        session = self._session
+        backoff = session.backoff(self._group_time_ms(timeout))
+        done: dict[str, Any] = {}
+        failed: dict[str, TidelogError] = {}
+        left = list(dict.fromkeys(groups))
+        while left:
+            causes: dict[str, TidelogError] = {}
+            left_ms = backoff.left_ms(_now_ms())
+            try:
+                by_broker = await self._coordinators(left, left_ms, causes)
+                asked = by_broker.items()
+                replies = await asyncio.gather(
+                    *(
+                        session.call(
+                            broker, build(tuple(names), max(int(left_ms / 2), 1)), timeout_ms=left_ms
+                        )
+                        for broker, names in asked
+                    ),
+                    return_exceptions=True,
+                )
+            except TidelogError as error:
+                causes = dict.fromkeys(left, error)
+                asked, replies = {}.items(), []
+            for (_, names), reply in zip(asked, replies, strict=True):
+                if isinstance(reply, TidelogError):
+                    causes.update(dict.fromkeys(names, reply))
+                    continue
+                if isinstance(reply, BaseException):
+                    raise reply
+                for entry in getattr(reply[0], "groups", ()):
+                    if entry.error:
+                        causes[entry.group_id] = error_of(entry.error, entry.message or "")
+                    else:
+                        done[entry.group_id] = entry
+            failed.update({name: each for name, each in causes.items() if advice(each) is Advice.FATAL})
+            left = [name for name in left if name not in done and name not in failed]
+            if left and not await session.pause(backoff):
+                late = RequestTimedOut("its coordinator has not answered in time")
+                failed.update({name: causes.get(name, late) for name in left})
+                break
+        refusals = Refusals()
+        refusals.errors = {name: failed[name] for name in dict.fromkeys(groups) if name in failed}
+        refusals.raise_any(len(groups))
+        return done
+
+    async def _coordinators(
+        self, groups: Sequence[str], left_ms: float, causes: dict[str, TidelogError]
+    ) -> dict[BrokerId, list[str]]:
+        reply, _ = await self._session.call_any(
+            FindCoordinator(tuple(groups), max(int(left_ms), 1)), timeout_ms=left_ms
+        )
+        if not isinstance(reply, FindCoordinatorReply):
+            raise UnknownServerError(f"{type(reply).__name__} was answered to FindCoordinator")
+        found: dict[BrokerId, list[str]] = {}
+        for each in reply.coordinators:
+            if each.error:
+                causes[each.key] = error_of(each.error, each.message or "")
+            else:
+                found.setdefault(each.broker_id, []).append(each.key)
+        unknown = [broker for broker in found if broker not in self._session.cluster.brokers]
+        if unknown:
+            await self._session.refresh((), newer=True)
+            for broker in unknown:
+                if broker not in self._session.cluster.brokers and broker != NO_BROKER:
+                    error = CoordinatorNotAvailable(f"broker {broker} coordinates it, and is not alive")
+                    causes.update(dict.fromkeys(found.pop(broker), error))
+        return found
+
+    async def _spelled_out(
+        self, partitions: Iterable[TopicPartition | str], deadline_ms: float
+    ) -> list[TopicPartition]:
+        found: dict[TopicPartition, None] = {}
+        for each in partitions:
+            if not isinstance(each, str):
+                found[TopicPartition(*each)] = None
+                continue
+            left_s = max(deadline_ms - _now_ms(), 1.0) / 1000
+            topic = await self._session.topic(each, timeout=left_s)
+            found.update(dict.fromkeys(TopicPartition(each, index) for index in range(len(topic.partitions))))
+        return sorted(found)
+
+    async def _topic_ids(
+        self, partitions: Iterable[TopicPartition], deadline_ms: float
+    ) -> dict[tuple[TopicId, int], TopicPartition]:
+        found = {}
+        for name in partitions:
+            left_s = max(deadline_ms - _now_ms(), 1.0) / 1000
+            topic = await self._session.topic(name.topic, timeout=left_s)
+            found[topic.id, name.partition] = TopicPartition(*name)
+        return found
+
+    async def _topic_names(self, ids: Iterable[TopicId], deadline_ms: float) -> dict[TopicId, str]:
+        wanted = tuple(dict.fromkeys(ids))
+        if not wanted:
+            return {}
+        reply, _ = await self._session.call_any(
+            Metadata(ids=wanted), timeout_ms=max(deadline_ms - _now_ms(), 1.0)
+        )
+        if not isinstance(reply, MetadataReply):
+            raise UnknownServerError(f"{type(reply).__name__} was answered to Metadata")
+        return {told.topic_id: told.name for told in reply.topics if told.topic_id and not told.error}
+
+    def _group_time_ms(self, timeout: float | None) -> float:
+        return self._session.config.request_timeout_ms if timeout is None else timeout * 1000
+
+
+def _raise_refused(entries: Sequence[Any], names: Mapping[tuple[TopicId, int], TopicPartition]) -> None:
+    refusals = Refusals()
+    for entry in entries:
+        refusals.look(str(names[entry.topic_id, entry.index]), entry.error, entry.message)
+    refusals.raise_any(len(names))
+
+
+def _now_ms() -> float:
+    return asyncio.get_running_loop().time() * 1000
