@@ -41,6 +41,7 @@ NOUNS: Final[Mapping[str, Noun]] = {
     "consume": Noun("tidelog.cli.consume", "consume", "Read records of a topic."),
     "controller": Noun("tidelog.cli.controller", "controller", "Run controllers."),
     "down": Noun("tidelog.cli.local.down", "down", "Stop the local cluster that `up` has started."),
+    "group": Noun("tidelog.cli.group", "group", "Look at groups, set where they go on, forget them."),
     "log": Noun("tidelog.cli.log", "log", "Look into a log on disk; needs no broker."),
     "partition": Noun("tidelog.cli.partition", "partition", "Look at partitions, move them, elect leaders."),
     "produce": Noun("tidelog.cli.produce", "produce", "Write lines to a topic."),

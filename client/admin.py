@@ -94,7 +94,7 @@ class Offset(NamedTuple):
 
     offset: int
 
-    def time_ms(self, now_ms: int) -> int | None:  # noqa: ARG002 -- the same for all targets
+    def time_ms(self, now_ms: int) -> int | None:
         """None: it is no time."""
         return None
 
@@ -104,7 +104,7 @@ class Shift(NamedTuple):
 
     by: int
 
-    def time_ms(self, now_ms: int) -> int | None:  # noqa: ARG002 -- the same for all targets
+    def time_ms(self, now_ms: int) -> int | None:
         """None: it is no time."""
         return None
 
@@ -114,7 +114,7 @@ class Time(NamedTuple):
 
     at_ms: int
 
-    def time_ms(self, now_ms: int) -> int | None:  # noqa: ARG002 -- the same for all targets
+    def time_ms(self, now_ms: int) -> int | None:
         """That time."""
         return self.at_ms
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tidelog.cli.asking import Failure, ask
+from tidelog.cli.asking import ask
 from tidelog.cli.names import complete_topics
 from tidelog.cli.options import (
     LAYOUTS,
@@ -25,7 +25,7 @@ from tidelog.cli.terminal import Writer, many
 if TYPE_CHECKING:
     from tidelog.cli.consume.formats import Raw, Show
     from tidelog.cli.consume.ranges import Range
-    from tidelog.cli.consume.reading import Tally
+    from tidelog.cli.consume.reading import Tally, Wanted
     from tidelog.client import Client
 
 INTERRUPTED: Final = 130
@@ -55,6 +55,7 @@ def _ranges(ctx: click.Context, _option: click.Parameter, said: Sequence[str]) -
         "tidelog consume orders -o -5 -p 0           # the last five of partition 0, and what comes",
         "tidelog consume orders -o @-1h:end -o json | jq .value",
         "tidelog consume orders -o 10:20 -f '%t-%p@%o %T %k: %s\\n'",
+        "tidelog consume orders -g billing -o start  # on from where the group has come to",
         "tidelog consume orders -o start --exit --grep 'error|fatal' --header source=eu -n 1",
     ),
 )
@@ -82,7 +83,13 @@ def _ranges(ctx: click.Context, _option: click.Parameter, said: Sequence[str]) -
     multiple=True,
     help="Only this partition; repeatable.",
 )
-@click.option("-g", "--group", metavar="GROUP", help="As a member of a group. There are no groups yet.")
+@click.option(
+    "-g",
+    "--group",
+    metavar="GROUP",
+    help="As a member of a group: on from where it has come to, and what was shown is committed. -o start or end then "
+    "says where a group begins that has committed nothing.",
+)
 @click.option("-n", "--count", type=click.IntRange(1), metavar="N", help="End after so many records.")
 @click.option(
     "-f",
@@ -117,13 +124,10 @@ def consume(ctx: click.Context, /, topic: str, *, ends: bool, **said: Any) -> in
     if said["output"] is not None:
         remember_layout(ctx, said["output"])
     asked = layout(ctx, "text", "json", "kafka")
-    if said["group"] is not None:
-        raise Failure(
-            f"-g {said['group']}: consumer groups are not there yet (UNSUPPORTED); leave it out to read without one"
-        )
     if said["template"] is not None and asked != "text":
         raise click.UsageError(f"-f and -o {asked} are two ways to print a record: use one", ctx)
     # Imported here because a help page must not pay for them.
+    from tidelog.cli.consume.member import read_as_member  # noqa: PLC0415
     from tidelog.cli.consume.reading import Wanted, read  # noqa: PLC0415
     from tidelog.client.options import ConsumerConfig  # noqa: PLC0415
 
@@ -138,7 +142,13 @@ def consume(ctx: click.Context, /, topic: str, *, ends: bool, **said: Any) -> in
     )
     show, out = _printer(ctx, asked, said["template"])
 
+    group = said["group"]
+    if group is not None:
+        _refuse_choices_of_the_group(ctx, plan)
+
     async def work(client: "Client") -> "Tally":
+        if group is not None:
+            return await read_as_member(ctx, client, plan, group, show, out.flush)
         return await read(ctx, client, plan, show, out.flush)
 
     tally = ask(ctx, work, rack=said["rack"], child=ConsumerConfig)
@@ -149,6 +159,18 @@ def consume(ctx: click.Context, /, topic: str, *, ends: bool, **said: Any) -> in
             f"{many(tally.records, 'record')} of {topic}{_hint(tally, said['wanted'], ends=ends)}", err=True
         )
     return INTERRUPTED if tally.interrupted else 0
+
+
+def _refuse_choices_of_the_group(ctx: click.Context, plan: "Wanted") -> None:
+    begin, stop = plan.range
+    if stop is not None or begin.number or begin.where.value not in {"start", "end"}:
+        raise click.UsageError(
+            "-g and a range: the group says where to go on; -o start or -o end is where a new one begins, and "
+            "`tidelog group seek` sets it",
+            ctx,
+        )
+    if plan.partitions:
+        raise click.UsageError("-g and -p: the group says who reads which partition; use one", ctx)
 
 
 def _hint(tally: "Tally", wanted: str | None, *, ends: bool) -> str:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_QUIET_S: Final = 0.25
+QUIET_S: Final = 0.25
 """After so long without a record it is looked at whether there will be any."""
 _SILENT_S: Final = 3.0
 """After so long without any answer whoever waits is told that it is not the program that hangs."""
@@ -125,9 +125,9 @@ class _Reading:
         loop = asyncio.get_running_loop()
         heard_s = looked_s = loop.time()
         while self._left:
-            async for batch in consumer.batches(timeout=_QUIET_S):
+            async for batch in consumer.batches(timeout=QUIET_S):
                 heard_s = loop.time()
-                if heard_s - looked_s > _QUIET_S:
+                if heard_s - looked_s > QUIET_S:
                     looked_s, known = heard_s, self._take_new_partitions(consumer, known)
                 ended = self._take(batch)
                 self._flush()
@@ -137,7 +137,7 @@ class _Reading:
                     consumer.assign(self._left)
                 if not self._left:
                     return
-            if _nobody_reads():
+            if nobody_reads():
                 return
             known = self._take_new_partitions(consumer, known)
             await self._look_for_ends(consumer)
@@ -214,7 +214,7 @@ class _Reading:
                 )
 
 
-def _nobody_reads() -> bool:
+def nobody_reads() -> bool:
     """Whether stdout is a pipe whose reader has gone: `| head` would else wait for a record that it does not want."""
     with suppress(OSError, ValueError, AttributeError):
         watch = select.poll()

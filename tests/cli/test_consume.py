@@ -152,7 +152,8 @@ def test_records_that_compaction_or_a_trim_has_taken_end_no_range_too_late(
         (["-f", "%q"], 2, "-f %q is unknown"),
         (["--grep", "("], 2, "--grep '(' is no regular expression"),
         (["-f", "%s", "-o", "json"], 2, "two ways to print a record"),
-        (["-g", "mine"], 1, "consumer groups are not there yet"),
+        (["-g", "mine", "-o", "3:"], 2, "-g and a range: the group says where to go on"),
+        (["-g", "mine", "-p", "0"], 2, "-g and -p: the group says who reads which partition"),
         (["-X", "fetch.max.bites=1"], 2, "the nearest is fetch.max.bytes"),
     ],
 )

@@ -1,0 +1,132 @@
+"""`tidelog group` and `tidelog consume -g` against a real cluster."""
+
+import json
+import re
+from collections.abc import Callable
+
+import pytest
+
+from tests.cli.conftest import Ran, Tidelog
+from tests.cli.serving import Serving, running, until
+from tidelog.client import Client
+
+Command = Callable[..., Ran]
+
+
+@pytest.fixture
+def command(one_broker: Serving, tidelog: Tidelog, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """`tidelog` at the cluster."""
+    monkeypatch.setenv("TIDELOG_BOOTSTRAP", one_broker.bootstrap)
+    return tidelog
+
+
+@pytest.fixture
+def group(one_broker: Serving) -> tuple[str, str]:
+    """A topic with ten records in each of two partitions, and a group that has consumed three of the first."""
+    topic = one_broker.topic(2)
+    for partition in (0, 1):
+        one_broker.write(topic, *(b"%d" % at for at in range(10)), partition=partition)
+
+    async def consume(client: Client) -> None:
+        async with client.consumer(topic, group=f"g-{topic}", auto_offset_reset="earliest") as consumer:
+            await consumer.getone()
+            await consumer.commit({name: 3 * (1 - name.partition) for name in consumer.assignment()})
+
+    one_broker.with_client(consume)
+    return f"g-{topic}", topic
+
+
+def test_a_group_is_listed_and_described(command: Command, group: tuple[str, str]) -> None:
+    name, topic = group
+    assert re.search(rf"^{name} +empty +0 +1$", command("group", "list").out, re.MULTILINE)
+    assert re.search(
+        rf"^{name} +empty +0 +1 +17 +0$", command("group", "list", "--with-lag").out, re.MULTILINE
+    )
+    assert name in command("group", "list", "-o", "kafka").lines
+    assert command("group", "list", "--topic", "nothing").lines == []
+    ran = command("group", "describe", name)
+    assert ran.lines[0].startswith(f"{name}: empty, 0 members, ")
+    assert re.match(rf"{topic} +0 +3 +10 +7 ", ran.lines[2])
+    told = [json.loads(line) for line in command("group", "describe", name, "-o", "json").lines]
+    assert [one["type"] for one in told] == ["group", "group_offset", "group_offset"]
+    assert (told[1]["offset"], told[1]["end_offset"], told[1]["lag"]) == (3, 10, 7)
+    kafka = command("group", "describe", name, "-o", "kafka").lines
+    assert kafka[1].split()[:6] == ["GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG"]
+    assert kafka[2].split() == [name, topic, "0", "3", "10", "7", "-", "-", "-"]
+    ran = command("group", "describe", "nobody")
+    assert (ran.code, ran.out) == (1, "")
+    assert "there is no group 'nobody'" in ran.err
+
+
+def test_seeking_shows_what_it_would_do_and_does_it_when_told(
+    command: Command, group: tuple[str, str]
+) -> None:
+    name, topic = group
+    ran = command("group", "seek", name, "--to", "end")
+    assert ran.code == 2
+    assert f"would set {name} in {topic}-0: 3 -> 10" in ran.err
+    assert "nothing was done" in ran.err
+    for target, topics, offsets in (
+        ("-1", (), [2, 0]),
+        ("7", ("--topic", f"{topic}:1"), [2, 7]),
+        ("start", ("--topic", topic), [0, 0]),
+        ("+4", (), [4, 4]),
+        ("-1h", (), [0, 0]),
+        ("end", (), [10, 10]),
+    ):
+        ran = command("group", "seek", name, "--to", target, *topics, "--yes", "-o", "json")
+        assert ran.code == 0, ran.err
+        told = command("group", "describe", name, "-o", "json").lines[1:]
+        assert [json.loads(line)["offset"] for line in told] == offsets, target
+    ran = command("group", "seek", name, "--to", "sometime")
+    assert (ran.code, ran.out) == (2, "")
+    assert "is none of start, end, OFFSET" in ran.err
+
+
+def test_deleting_shows_what_it_would_do_and_does_it_when_told(
+    command: Command, group: tuple[str, str]
+) -> None:
+    name, _ = group
+    ran = command("group", "delete", name)
+    assert (ran.code, ran.out) == (2, "")
+    assert f"would delete {name}: 0 members, 2 offsets" in ran.err
+    assert command("group", "delete", name, "--yes").out == f"{name}: deleted\n"
+    assert command("group", "delete", name, "--yes").code == 1
+
+
+def test_consuming_as_a_member_goes_on_where_the_group_has_come_to(
+    command: Command, group: tuple[str, str]
+) -> None:
+    name, topic = group
+    first = command("consume", topic, "-g", name, "-n", "5", "-f", r"%p:%o\n")
+    assert first.code == 0, first.err
+    rest = command("consume", topic, "-g", name, "--exit", "-f", r"%p:%o\n")
+    assert rest.code == 0, rest.err
+    assert len(first.lines) == 5
+    wanted = [f"0:{at}" for at in range(3, 10)] + [f"1:{at}" for at in range(10)]
+    assert sorted(first.lines + rest.lines) == sorted(wanted)
+    assert command("consume", topic, "-g", f"{name}-new", "-o", "start", "--exit").code == 0
+
+
+def test_members_are_shown_while_they_are_there_and_nobody_else_may_seek(
+    command: Command, group: tuple[str, str], one_broker: Serving
+) -> None:
+    name, topic = group
+    with running(one_broker.bootstrap, "consume", topic, "-g", name):
+        line = until(
+            lambda: next(
+                (
+                    line
+                    for line in command("group", "describe", name, "--members").lines
+                    if f"{topic}:0,1" in line
+                ),
+                "",
+            ),
+            "it has both partitions",
+        )
+        assert line.startswith("tidelog-cli-")
+        told = json.loads(command("group", "describe", name, "--members", "-o", "json").lines[0])
+        assert (told["type"], told["assigned"]) == ("group_member", {topic: [0, 1]})
+        ran = command("group", "seek", name, "--to", "start", "--yes")
+        assert ran.code == 1
+        assert "1 members: only they commit" in ran.err
