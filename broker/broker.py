@@ -25,6 +25,7 @@ from tidelog.broker.fetcher import Fetcher, Follow
 from tidelog.broker.flusher import Flusher
 from tidelog.broker.io import in_a_thread
 from tidelog.broker.leadership import Surroundings
+from tidelog.broker.log_settings import LogSettings
 from tidelog.broker.membership import Membership
 from tidelog.broker.partition import Partition
 from tidelog.broker.proposer import Proposer
@@ -41,6 +42,7 @@ from tidelog.broker.requests.produce import produce
 from tidelog.broker.requests.producer_ids import init_producer_id
 from tidelog.broker.requests.topics import HANDED_ON, hand_on
 from tidelog.broker.tally import Tally
+from tidelog.broker.upkeep import Upkeep
 from tidelog.controller.facts import METADATA, METADATA_TOPIC_ID
 from tidelog.controller.image import Changes
 from tidelog.controller.observer import Observer
@@ -122,8 +124,12 @@ class Broker:
         self._life: Life
         self._crash_kind = 0
         """How the processes before this one have ended at worst; once this one is registered, its marker begins anew."""
+        self._upkeep: Upkeep
+        self._log_settings: LogSettings
         self._flushing: asyncio.Task[None] | None = None
         """The task that flushes, once there are replicas."""
+        self._keeping: asyncio.Task[None] | None = None
+        """The one that removes and compacts, likewise."""
         self._proposer: Proposer
         self._deadlines: Deadlines
         self._throttle = Throttle(config.replication_throttled_rate_bytes_s)
@@ -256,6 +262,7 @@ class Broker:
         for work in self._work():
             self._spawn(work)
         self._flushing = self._start(self._flusher.run())
+        self._keeping = self._start(self._upkeep.run())
         await self._membership.alive.wait()
         ready()
 
@@ -305,6 +312,7 @@ class Broker:
             image.live_epoch,
             config.replica_lag_time_max_ms,
         )
+        self._log_settings = LogSettings(config.log, image.configs)
         self.replicas = Replicas(
             self.data,
             around,
@@ -312,12 +320,16 @@ class Broker:
             propose_soon=self._propose_soon,
             wake_at=self._wake_at,
             make_soon=self._to_make.set,
+            config_of=self._log_settings.of,
         )
         self._deadlines = Deadlines(self.replicas.delayed)
         self._clocks = Clocks(
             lambda: int(loop.time() * 1000), self._env.clock.wall_ms, lambda: int(self._env.clock.boot_ms())
         )
         self._flusher = Flusher(self.replicas, self._clocks, config.flush, flushed=self._on_flushed)
+        self._upkeep = Upkeep(
+            self.replicas, self._clocks, config.upkeep, save_log_starts=self._flusher.save_log_starts
+        )
         self._proposer = Proposer(
             self.replicas,
             self._clocks,
@@ -384,6 +396,9 @@ class Broker:
         replicas.adopt(changed, gone, now_ms, self._clocks.wall_ms())
         if changes.configs:
             self._throttle.limit(self._move_rate())
+            self._log_settings.changed()
+            replicas.reconfigure()
+            self._upkeep.wake()
         if changes.brokers:
             replicas.image_changed(now_ms)
         for place in changed:
@@ -534,10 +549,11 @@ class Broker:
     async def _end_tasks(self, listener: Listener) -> None:
         """Say the last words, let the flush that is under way end, and nothing else."""
         await listener.wait_closed()
-        flushing = self._flushing
-        if flushing is not None:
+        if self._flushing is not None and self._keeping is not None:
             self._flusher.stop()
-            await flushing
+            self._upkeep.stop()
+            await self._flushing
+            await self._keeping
         for task in list(self._tasks):
             task.cancel()
 

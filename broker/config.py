@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from tidelog.broker.fetcher import FetchSettings
 from tidelog.broker.flusher import FlushSettings
 from tidelog.broker.groups.settings import GroupSettings
+from tidelog.broker.upkeep import UpkeepSettings
 from tidelog.controller.snapshots import SnapshotConfig
 from tidelog.protocol.errors import InvalidConfig
 from tidelog.protocol.limits import DEFAULT, Limits
@@ -65,6 +66,7 @@ class BrokerConfig:
     """Of its connections."""
     fetch: FetchSettings = field(default_factory=FetchSettings)
     flush: FlushSettings = field(default_factory=FlushSettings)
+    upkeep: UpkeepSettings = field(default_factory=UpkeepSettings)
     groups: GroupSettings = field(default_factory=GroupSettings)
     log: LogConfig = field(default_factory=LogConfig)
     snapshots: SnapshotConfig = field(default_factory=SnapshotConfig)
@@ -112,6 +114,8 @@ FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "index.interval.bytes": ("log.index_interval_bytes",),
     "leader.replication.throttled.rate": ("replication_throttled_rate_bytes_s",),
     "log.flush.start.offset.checkpoint.interval.ms": ("flush.log_start_checkpoint_ms",),
+    "log.cleaner.io.max.bytes.per.second": ("upkeep.compaction_bytes_s",),
+    "log.retention.check.interval.ms": ("upkeep.check_interval_ms",),
     "max.connections": ("limits.max_connections",),
     "max.message.bytes": ("log.max_message_bytes",),
     "metadata.log.max.record.bytes.between.snapshots": (

@@ -36,7 +36,7 @@ from tidelog.protocol.messages import (
     Request,
     split_attachment,
 )
-from tidelog.protocol.types import BrokerId, Buffer
+from tidelog.protocol.types import BrokerId, Buffer, Offset
 from tidelog.replication.followership import (
     Append,
     Asked,
@@ -51,11 +51,13 @@ from tidelog.replication.followership import (
     Wait,
 )
 from tidelog.replication.sessions import FetchSession, Place
+from tidelog.storage.files import NoRoom
 
 logger = logging.getLogger(__name__)
 
 _RECONNECT_MS = 100
 _RECONNECT_MAX_MS = 1000
+_FULL_MS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,9 +261,11 @@ class Fetcher:
     def _carry_out(self, one: _Sent, step: Step, piece: Buffer) -> None:
         partition = one.partition
         place = one.partition.state.topic_id, one.partition.state.index  # type: ignore[union-attr]
+        if isinstance(step, Append) and not self._takes_floor(partition, step.purge_floor):
+            step, piece = Wait(_FULL_MS), b""
         left = partition.carry_out(step, piece, self._follow.clocks.wall_ms())
         if isinstance(left, Append):
-            if len(piece):
+            if piece:
                 self._follow.appended(partition, len(piece))
             if partition.log.log_start > partition.saved_log_start:
                 self._follow.save_log_starts()
@@ -282,6 +286,19 @@ class Fetcher:
             self._follow.replicas.touched(place)
         elif isinstance(left, Truncate | StartAt):
             logger.info("log.truncated partition=%s to=%s", partition.name, left.offset)
+
+    def _takes_floor(self, partition: Partition, floor: Offset) -> bool:
+        """Whether it is durable that what the leader has purged is missing here as well, before it is copied."""
+        if floor <= partition.log.purge_floor:
+            return True
+        before, partition.log.purge_floor = partition.log.purge_floor, floor
+        try:
+            self._follow.replicas.data.write_purge_floors().run()  # seldom: once for a whole copy
+        except NoRoom as full:
+            partition.log.purge_floor = before
+            logger.warning("fetch.refused partition=%s leader=%s %s", partition.name, self._leader, full)
+            return False
+        return True
 
     async def _ask_start(self, one: _Sent) -> None:
         """My place is out of range: ask where the leader's log starts and ends, in one request (3.6)."""

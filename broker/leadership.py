@@ -120,6 +120,7 @@ class Leadership:
         "_retry_at_ms",
         "_stage",
         "_start",
+        "copying",
         "followers",
         "high_watermark",
         "pending",
@@ -139,6 +140,8 @@ class Leadership:
     ) -> None:
         assert state.leader == around.me, state
         assert high_watermark <= end_offset, (high_watermark, end_offset)
+        self.copying: dict[BrokerId, tuple[Epoch, Offset]] = {}
+        """Followers that began at the log's start: their processes, and the purge floor of that moment."""
         self._around = around
         self._me = around.me
         self._start = end_offset

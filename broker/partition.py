@@ -37,6 +37,7 @@ from tidelog.protocol.errors import (
     UnsupportedVersion,
 )
 from tidelog.protocol.messages import ACKS_ALL, EpochEnd, PartitionFetch
+from tidelog.protocol.records import keys_of
 from tidelog.protocol.types import (
     NO_BROKER,
     NO_EPOCH,
@@ -241,6 +242,10 @@ class Partition:
             raise NotLeaderOrFollower(self._who_leads())
         leadership = self.led(believed_epoch)
         self._check_client_batch(batch, acks)
+        if self.log.config.compacts:
+            self.log.check_new(batch)
+            if None in keys_of(batch, read_header(batch))[0]:
+                raise InvalidRecord(f"{self.name} is compacted: every record needs a key")
         if acks == ACKS_ALL and not leadership.has_enough_replicas:
             self.log.check_new(batch)  # what no retry can mend is told before what one can
             raise NotEnoughReplicas(
@@ -293,8 +298,27 @@ class Partition:
         leadership.check_replica(follower, broker_epoch)
         if fetch.last_fetched_epoch == NO_EPOCH and fetch.fetch_offset > self.log.log_start:
             leadership.check_beginning(follower, broker_epoch)
+        self._check_purged(leadership, fetch, follower, broker_epoch)
         parts = check_place(self.log, fetch.fetch_offset, fetch.last_fetched_epoch)
         return EpochEnd(*parts) if parts is not None else None
+
+    def _check_purged(
+        self, leadership: Leadership, fetch: PartitionFetch, follower: BrokerId, broker_epoch: Epoch
+    ) -> None:
+        """Who ends below the purge floor may keep what a tombstone deleted that is gone by now: it begins anew (C7).
+
+        Unless it is on its way from the log's start, with the very floor of today.
+        """
+        log, at = self.log, fetch.fetch_offset
+        if at >= log.purge_floor:
+            return
+        if at <= log.log_start:
+            leadership.copying[follower] = broker_epoch, log.purge_floor
+        elif leadership.copying.get(follower) != (broker_epoch, log.purge_floor):
+            raise OffsetOutOfRange(
+                f"{self.name}: tombstones below {log.purge_floor} are gone, a replica that ends at {at} begins anew",
+                log.log_start,
+            )
 
     def read_for_follower(
         self, fetch: PartitionFetch, follower: BrokerId, broker_epoch: Epoch, max_bytes: int
@@ -380,12 +404,12 @@ class Partition:
     def carry_out(self, step: Step, data: Buffer, wall_ms: int) -> Step:
         """Carry out what an answer meant; the answer is the step that is left for the fetcher to take.
 
-        Nothing is cut while the log is being flushed: that is for later.
+        Nothing is cut while a thread is busy with the log: that is for later.
         """
         assert self.followership is not None
         if isinstance(step, Append) and self._lies_below(step, data):
             step = StartAt(step.log_start)
-        if self.log.is_flushing and (isinstance(step, Truncate | StartAt) or self._begins_within(step, data)):
+        if self.log.is_in_use and (isinstance(step, Truncate | StartAt) or self._begins_within(step, data)):
             self.followership.not_cut()
             return Wait(FLUSH_MS)
         try:
@@ -433,12 +457,12 @@ class Partition:
     def _append_to_log(self, step: Append, data: Buffer, leader_epoch: Epoch, wall_ms: int) -> None:
         """Append; into an empty log that begins within the first batch, from that batch's beginning (3.3)."""
         if not self._begins_within(step, data):
-            self.log.append_as_follower(data, leader_epoch, wall_ms)
+            self.log.append_as_follower(data, leader_epoch, wall_ms, gaps=step.gaps)
             return
         start = self.log.log_start
         self._begin_at(read_header(data).base_offset)
         try:
-            self.log.append_as_follower(data, leader_epoch, wall_ms)
+            self.log.append_as_follower(data, leader_epoch, wall_ms, gaps=step.gaps)
         except TidelogError:
             self._begin_at(start)
             raise

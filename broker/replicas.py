@@ -21,6 +21,7 @@ from tidelog.protocol.errors import DiskFull, StorageError, UnknownTopicId
 from tidelog.protocol.types import NO_EPOCH, BrokerId, Epoch, TopicId, TopicPartition
 from tidelog.replication.delayed import Delayed, Operation
 from tidelog.replication.sessions import FetchSessions, Place
+from tidelog.storage.config import LogConfig
 from tidelog.storage.data_directory import DataDirectory
 from tidelog.storage.files import NoRoom
 from tidelog.storage.making import Making
@@ -60,6 +61,7 @@ class Replicas:
         propose_soon: Callable[[], None],
         wake_at: Callable[[int], None],
         make_soon: Callable[[], None] | None = None,
+        config_of: Callable[[str], LogConfig] | None = None,
     ) -> None:
         self.data = data
         self.around = around
@@ -86,6 +88,7 @@ class Replicas:
         self._wake_at = wake_at
         self._propose_soon = propose_soon
         self._make_soon = make_soon
+        self._config_of = config_of
         self._to_make: dict[TopicPartition, Place] = {}
         """Logs that `begin_making` takes next."""
         self._being_made: set[TopicPartition] = set()
@@ -124,6 +127,8 @@ class Replicas:
                 return
             self.partitions[place] = partition
             del self.missing[place]
+        if self._config_of is not None:
+            partition.log.reconfigure(self._config_of(topic))
         partition.adopt(state, self.around, now_ms)
         self.proposing.pop(place, None)
         self.look_at(partition)
@@ -227,7 +232,7 @@ class Replicas:
         self.proposing.pop(place, None)
         partition.go_offline("it is not placed on this broker any more")
         self.touched(place)
-        if partition.log.is_flushing:
+        if partition.log.is_in_use:
             self._leaving[partition.name] = partition
         else:
             self._remove(partition)
@@ -237,9 +242,15 @@ class Replicas:
 
     def flush_ended(self, partition: Partition) -> None:
         """Now its log can be removed, if that waited for it; what takes its place comes with the next `probe`."""
-        if self._leaving.get(partition.name) is partition:
+        if self._leaving.get(partition.name) is partition and not partition.log.is_in_use:
             del self._leaving[partition.name]
             self._remove(partition)
+
+    def reconfigure(self) -> None:
+        """Settings of topics have changed."""
+        if self._config_of is not None:
+            for partition in self.partitions.values():
+                partition.log.reconfigure(self._config_of(partition.name.topic))
 
     def probe(self, now_ms: int, wall_ms: int) -> None:
         """Look whether a disk that was full has room again, and make what could not be made; once a second."""

@@ -78,7 +78,16 @@ def some_of(*words: str) -> Kind:
     return Kind(f"one or more of {', '.join(words)}, with commas", canonical)
 
 
+def _share(value: str) -> str | None:
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return f"{number:g}" if 0 <= number <= 1 else None
+
+
 FLAG: Final = one_of("true", "false")
+SHARE: Final = Kind("a number from 0 to 1", _share)
 AT_START: Final = "it is read when a process starts: change its file or its flags, and start it again"
 
 
@@ -136,6 +145,9 @@ _TABLE: Final = (
     _setting(TOPIC, "message.timestamp.type", one_of("CreateTime", "LogAppendTime"), "CreateTime", "Whether a record has the producer's time or the leader's."),
     _setting(TOPIC, "delete.retention.ms", whole(0, _I63), 24 * 3_600_000, "How long compaction keeps the mark that a key was deleted."),
     _setting(TOPIC, "min.compaction.lag.ms", whole(0, _I63), 0, "How long a record is safe from compaction."),
+    _setting(TOPIC, "max.compaction.lag.ms", whole(1, _I63), _I63, "How long a record may wait for compaction, however little of the log is new."),
+    _setting(TOPIC, "min.cleanable.dirty.ratio", SHARE, "0.5", "How much of a log must be new since its last compaction for the next."),
+    _setting(TOPIC, "file.delete.delay.ms", whole(0, _I63), 60_000, "How long a file that has left a log stays on the disk, for whoever is reading it."),
     _setting(BROKER, "leader.replication.throttled.rate", whole(1, _I63), None, "What replicas that are being added may take from a broker in a second."),
     _setting(BROKER, "replica.lag.time.max.ms", whole(1, _I31), 10_000, "How long a replica in sync may be behind.", AT_START),
     _setting(BROKER, "replica.fetch.wait.max.ms", whole(1, _I31), 500, "How long a follower's fetch waits for records.", AT_START),
@@ -152,6 +164,8 @@ _TABLE: Final = (
     _setting(BROKER, "log.flush.start.offset.checkpoint.interval.ms", whole(1, _I31), 60_000, "How often it is written down where logs start.", AT_START),
     _setting(BROKER, "controlled.shutdown.max.ms", whole(0, _I31), 30_000, "How long a stop waits until others lead what the broker led.", AT_START),
     _setting(BROKER, "open.segments", whole(16, _I31), 512, "How many log files are open at once.", AT_START),
+    _setting(BROKER, "log.retention.check.interval.ms", whole(1, _I31), 300_000, "How often it is looked for records that have been kept long enough, and for logs to compact.", AT_START),
+    _setting(BROKER, "log.cleaner.io.max.bytes.per.second", whole(1, _I63), 64 << 20, "How much compaction reads and writes in a second.", AT_START),
     _setting(BROKER, "max.connections", whole(16, _I31), 2000, "How many connections a node serves.", AT_START),
     _setting(BROKER, "metadata.log.max.record.bytes.between.snapshots", whole(1, _I63), 20 << 20, "After how many bytes of the metadata log a snapshot is taken: what a start has to replay at most.", AT_START),
     _setting(BROKER, "metadata.log.max.snapshot.interval.ms", whole(0, _I63), 3_600_000, "After what time one is taken, if there is anything new; 0: time does not matter.", AT_START),

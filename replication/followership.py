@@ -71,6 +71,10 @@ class Append:
     high_watermark: Offset
     """As the leader told it; -1: it does not know yet."""
     log_start: Offset
+    purge_floor: Offset = NO_OFFSET
+    """Of the leader, for who copies its log from the beginning: what it lacks, the copy lacks."""
+    gaps: bool = False
+    """The leader's log has been compacted: offsets may be missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +185,8 @@ class Followership:
             return self._on_diverging(parting, answer.log_start, log)
         if not answer.records_size:
             self._failures = self._bad = 0
-        return Append(answer.high_watermark, answer.log_start)
+        floor = answer.purge_floor if asked.fetch_offset <= answer.log_start else NO_OFFSET
+        return Append(answer.high_watermark, answer.log_start, floor, answer.purge_floor != NO_OFFSET)
 
     def on_failure(self) -> Wait:
         """The leader could not be asked, or its batches did not continue the log: wait, longer each time."""

@@ -266,7 +266,7 @@ class DataDirectory:
         self.report.stray.append(f"{self.directory.path}/{self._part(partition_name(partition), STRAY)}")
 
     def _close(self, partition: TopicPartition) -> None:
-        assert not self.logs[partition].is_flushing, f"{partition} is being flushed"
+        assert not self.logs[partition].is_in_use, f"a thread is busy with {partition}"
         log = self.logs.pop(partition)
         del self.topic_ids[partition], self._partitions[log.directory.path]
         log.abandon()

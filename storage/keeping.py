@@ -53,6 +53,11 @@ class Keeper(Protocol):
 class Compacting(Protocol):
     """What a log needs of its compaction."""
 
+    @property
+    def works(self) -> bool:
+        """Whether it waits for the disk: then it cannot be ended."""
+        ...
+
     def abort(self) -> None:
         """End it now: what it has not put in place is given up, what it is just putting in place is finished."""
         ...

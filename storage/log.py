@@ -92,6 +92,11 @@ class Log(Readable):
         return self._refusal is not None and not isinstance(self._refusal, DiskFull)
 
     @property
+    def is_in_use(self) -> bool:
+        """Whether a worker thread is busy with its files: until then it is not cut, retired or closed."""
+        return self.is_flushing or (self.compaction is not None and self.compaction.works)
+
+    @property
     def is_flushing(self) -> bool:
         """Whether a flush is under way: truncations wait for its end."""
         return self._flushing is not None
@@ -396,7 +401,8 @@ class Log(Readable):
         self._epochs_saved = flush.changes
         self._cuts_flushed = flush.cuts
         # The newest was written on since, and if it was rolled, it is among them now.
-        self._unflushed = self._unflushed[len(flush.segments) - (flush.segments[-1] is flush.newest) :]
+        done = [segment for segment in flush.segments if segment is not flush.newest]
+        self._unflushed = [segment for segment in self._unflushed if segment not in done]
         self._names_changed = self._segments[-1] is not flush.newest
         self._segments[-1].save_grown_indexes(SPARED_BYTES)
         self._check()
@@ -550,6 +556,7 @@ class Log(Readable):
         assert [segment.base_offset for segment in old] == list(bases), f"{self} has no segments {bases}"
         assert old[-1].next_offset == new.next_offset <= self.durable_offset, f"{new!r} does not fit {self}"
         self._segments[first : first + len(bases)] = [new]
+        self._unflushed = [segment for segment in self._unflushed if segment not in old]  # it was closed durable
         return old
 
     def _end_compaction(self) -> None:

@@ -53,6 +53,11 @@ class Checkpoints(Protocol):
 class Compacts(Protocol):
     """A `Compactor`, or what stands for one in another process."""
 
+    @property
+    def moved_bytes(self) -> int:
+        """What was read and written so far."""
+        ...
+
     def steps(self) -> Iterator[Said]:
         """What it does."""
         ...
@@ -86,6 +91,16 @@ class Compaction:
         self._now_ms = 0
         self._steps: Generator[Work | None, None, None] | None = None
         log.compaction = self
+
+    @property
+    def works(self) -> bool:
+        """Whether a `Work` runs: until it has ended, nobody ends the compaction."""
+        return self._works
+
+    @property
+    def moved_bytes(self) -> int:
+        """What was read and written so far: by this it is slowed down."""
+        return self.compactor.moved_bytes if self.compactor is not None else 0
 
     def steps(self, committed: Offset, now_ms: int, memory_bytes: int) -> Iterator[Work | None]:
         """Everything below `committed` (high watermark and last stable offset) may be looked at."""

@@ -47,6 +47,7 @@ NODES: Final = frozenset(
         "broker/flusher.py",
         "broker/membership.py",
         "broker/proposer.py",
+        "broker/upkeep.py",
         "controller/archive.py",
         "controller/chores.py",
         "controller/controller.py",

@@ -226,6 +226,7 @@ class _Waiting:
             and asked.fetch_offset == log.end_offset
             and told.high_watermark == leadership.known_high_watermark
             and told.log_start == log.log_start
+            and told.purge_floor == log.purge_floor
         )
 
     def _is_over(self) -> None:
@@ -294,6 +295,7 @@ class _Waiting:
             log_start=found.log_start,
             end_offset=found.end_offset,
             diverging=found.diverging,
+            purge_floor=partition.log.purge_floor,
         )
         return entry, found.data
 

@@ -127,7 +127,7 @@ def test_a_disk_that_fails_takes_the_replica_offline(
 
 
 def failing(error: Exception) -> Any:
-    def fails(*_: Any) -> None:
+    def fails(*_: Any, **__: Any) -> None:
         raise error
 
     return fails

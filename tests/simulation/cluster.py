@@ -19,6 +19,7 @@ from tidelog.broker.config import BrokerConfig
 from tidelog.broker.fetcher import FetchSettings
 from tidelog.broker.flusher import FlushSettings
 from tidelog.broker.partition import Partition
+from tidelog.broker.upkeep import UpkeepSettings
 from tidelog.controller.active import ActiveConfig
 from tidelog.controller.config import ControllerConfig
 from tidelog.controller.controller import Controller
@@ -41,14 +42,15 @@ QUICK: dict[str, Any] = {
     "replica_lag_time_max_ms": 2000,
     "fetch": FetchSettings(max_wait_ms=200, timeout_ms=1000, partition_max_bytes=8192, max_bytes=32768),
     "flush": FlushSettings(3000, 64 << 10, 700, 3000),
-    "log": LogConfig(segment_bytes=4096, index_interval_bytes=256),
+    "log": LogConfig(segment_bytes=4096, index_interval_bytes=256, retention_ms=-1),
     "snapshots": SnapshotConfig(metadata_log_max_record_bytes_between_snapshots=8192),
+    "upkeep": UpkeepSettings(check_interval_ms=1000),
 }
 """Timeouts five times shorter and segments a thousand times smaller than by default: rare branches become common."""
 
 DEFAULTS: dict[str, Any] = {
     "broker_session_timeout_ms": 9000,
-    "log": LogConfig(segment_bytes=16384, index_interval_bytes=256),
+    "log": LogConfig(segment_bytes=16384, index_interval_bytes=256, retention_ms=-1),
 }
 """What users get, but for segments: a storm writes too little for large ones."""
 

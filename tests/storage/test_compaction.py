@@ -424,3 +424,20 @@ def test_what_only_an_uncommitted_record_replaces_stays() -> None:
 
 def test_a_crash_at_any_step_while_a_tombstone_goes_leaves_no_follower_with_what_it_deleted() -> None:
     crash_everywhere_while_a_tombstone_goes()
+
+
+def test_a_segment_that_was_sealed_during_its_flush_can_be_compacted_before_the_next() -> None:
+    """It is durable, and still on the list of what the next flush takes: nothing is looked for that is gone."""
+    life = Compacted(Random(1))
+    life.fill(20)
+    flush = life.log.begin_flush()
+    assert flush is not None
+    life.log.roll()
+    flush.run()
+    life.log.end_flush(flush)
+    life.node.data.write_recovery_points().run()
+    life.durable = life.log.end_offset
+    assert life.compact().outcome is not None
+    life.append()
+    life.flush()
+    assert values(life.read()) == values(life.records)

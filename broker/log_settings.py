@@ -1,0 +1,45 @@
+"""What each topic's logs go by: what is set for the topic, else for the cluster, else what this broker was started with."""
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any, Final
+
+from tidelog.protocol.settings import DEFAULT, TOPIC, Settings, find
+from tidelog.storage.config import LogConfig
+
+FIELDS: Final[Mapping[str, str]] = {field.name.replace("_", "."): field.name for field in fields(LogConfig)}
+"""Settings of topics that are settings of their logs, by their names with dots."""
+
+
+class LogSettings:
+    """The settings of the cluster as logs see them. `changed` must be called when they have."""
+
+    def __init__(self, base: LogConfig, settings: Settings) -> None:
+        self._base = base
+        self._settings = settings
+        self._known: dict[str, LogConfig] = {}
+
+    def of(self, topic: str) -> LogConfig:
+        """What that topic's logs go by."""
+        known = self._known.get(topic)
+        if known is None:
+            known = self._known[topic] = self._found(topic)
+        return known
+
+    def changed(self) -> None:
+        """Something was set, or is set no more."""
+        self._known.clear()
+
+    def _found(self, topic: str) -> LogConfig:
+        changes: dict[str, Any] = {}
+        for key, name in FIELDS.items():
+            found = find(self._settings, TOPIC, topic, key)
+            if found.source != DEFAULT and found.value is not None:
+                changes[name] = _typed(found.value, getattr(self._base, name))
+        return replace(self._base, **changes) if changes else self._base
+
+
+def _typed(value: str, like: object) -> object:
+    if isinstance(like, float):
+        return float(value)
+    return int(value) if isinstance(like, int) else value

@@ -1,0 +1,142 @@
+"""The life of a log on real brokers: old segments go everywhere, compacted ones keep what counts (issue: retention)."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tidelog.client.admin import NewTopic
+from tidelog.client.io.client import Client
+from tidelog.protocol.errors import InvalidRecord
+from tidelog.protocol.types import TopicPartition
+from tidelog.testing import Cluster
+
+DEADLINE_S = 30.0
+SMALL = {"segment.bytes": 4096, "file.delete.delay.ms": 0}
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    settings = {"log.retention.check.interval.ms": 100, "flush.ms": 100}
+    async with Cluster(3, directory=tmp_path, settings=settings) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def client(cluster: Cluster) -> AsyncIterator[Client]:
+    async with cluster.client() as client:
+        yield client
+
+
+async def until(look: Callable[[], Awaitable[object]], what: str) -> None:
+    """Until nothing is in its way any more; a test that waits in vain says what was seen last."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + DEADLINE_S
+    while (seen := await look()) is not None:
+        assert loop.time() < deadline, f"waited {DEADLINE_S:g} s in vain until {what}: {seen!r}"
+        await asyncio.sleep(0.05)
+
+
+async def fill(client: Client, topic: str, count: int, keys: int = 0) -> None:
+    async with client.producer() as producer:
+        for number in range(count):
+            key = b"k%d" % (number % keys) if keys else None
+            _ = await producer.enqueue(topic, b"%05d" % number + b"." * 100, key=key)
+            if number % 20 == 19:
+                await producer.flush()
+
+
+def segments(directory: Path, broker: int, topic: str) -> list[str]:
+    return sorted(file.name for file in (directory / f"broker-{broker}" / f"{topic}-0").glob("*.log"))
+
+
+def size(directory: Path, broker: int, topic: str) -> int:
+    found = 0
+    for file in (directory / f"broker-{broker}" / f"{topic}-0").glob("*.log"):
+        with suppress(FileNotFoundError):  # it has left meanwhile
+            found += file.stat().st_size
+    return found
+
+
+async def read(client: Client, topic: str) -> dict[bytes | None, list[int]]:
+    """The numbers that each key stands with, from the beginning to the end."""
+    found: dict[bytes | None, list[int]] = {}
+    async with client.consumer(auto_offset_reset="earliest") as consumer:
+        place = TopicPartition(topic, 0)
+        consumer.assign([place])
+        end = (await consumer.end_offsets([place]))[place]
+        while await consumer.position(place) < end:
+            for records in (await consumer.getmany(timeout=1.0)).values():
+                for record in records:
+                    found.setdefault(record.key, []).append(int((record.value or b"")[:5]))
+    return found
+
+
+async def test_what_is_too_much_leaves_the_leader_and_then_the_followers(
+    cluster: Cluster, client: Client, tmp_path: Path
+) -> None:
+    await client.admin.create_topics(NewTopic("t", 1, 3, {**SMALL, "retention.bytes": 10_000}))
+    await fill(client, "t", 400)
+
+    async def trimmed() -> object:
+        left = [segments(tmp_path, broker, "t") for broker in (1, 2, 3)]
+        return left if max(map(len, left)) > 5 else None
+
+    await until(trimmed, "every replica has freed its old segments")
+    found = await read(client, "t")
+    assert found[None][-1] == 399
+    assert found[None] == list(range(found[None][0], 400)), "only the beginning is gone"
+    for broker in (1, 2, 3):
+        await cluster.restart(broker, clean=False)
+    assert (await read(client, "t"))[None][-1] == 399
+
+
+async def test_a_setting_that_is_changed_holds_at_once(client: Client, tmp_path: Path) -> None:
+    await client.admin.create_topics(NewTopic("t", 1, 3, SMALL))
+    await fill(client, "t", 200)
+    before = segments(tmp_path, 1, "t")
+    assert before[0] == "00000000000000000000.log"
+    await client.admin.alter_configs("topic", "t", {"retention.ms": 1})
+
+    async def gone() -> object:
+        left = [segments(tmp_path, broker, "t") for broker in (1, 2, 3)]
+        return left if any(before[0] in each for each in left) else None
+
+    await until(gone, "what is older than a millisecond has left")
+
+
+async def test_the_last_value_of_every_key_stays_on_every_replica(
+    cluster: Cluster, client: Client, tmp_path: Path
+) -> None:
+    compacted: dict[str, str | int] = {
+        **SMALL,
+        "cleanup.policy": "compact",
+        "min.cleanable.dirty.ratio": 0,
+        "segment.ms": 1000,
+    }
+    await client.admin.create_topics(NewTopic("t", 1, 3, compacted))
+    await fill(client, "t", 600, keys=7)
+    newest = {b"k%d" % key: max(range(key, 600, 7)) for key in range(7)}
+
+    async def small() -> object:
+        sizes = [size(tmp_path, broker, "t") for broker in (1, 2, 3)]
+        return sizes if max(sizes) > 20_000 else None
+
+    await until(small, "every replica has compacted its log")
+    for broker in (1, 2, 3):
+        found = await read(client, "t")
+        assert {key: numbers[-1] for key, numbers in found.items()} == newest
+        assert sum(map(len, found.values())) < 300, "most of the others are gone"
+        await cluster.restart(broker, clean=False)
+    await fill(client, "t", 7, keys=7)
+    assert {numbers[-1] for numbers in (await read(client, "t")).values()} == set(range(7))
+
+
+async def test_a_record_of_a_compacted_topic_has_a_key(client: Client) -> None:
+    await client.admin.create_topics(NewTopic("t", 1, 3, {"cleanup.policy": "compact"}))
+    async with client.producer() as producer:
+        with pytest.raises(InvalidRecord, match="t-0 is compacted: every record needs a key"):
+            await producer.send("t", b"v")
+        assert (await producer.send("t", b"v", key=b"k")).offset == 0
