@@ -308,8 +308,9 @@ class Consumer:
 
         Raises FencedMemberEpoch for partitions that others have by now.
         """
-        self._check()
         group = self._group_of("commit")
+        if group.state != "leaving":  # `on_revoked` may commit while the consumer closes
+            self._check()
         if self.config.enable_auto_commit is None:
             group.automatic = False
         if what is None:
@@ -399,8 +400,7 @@ class Consumer:
         await self._ready()
         while True:
             # In one stretch from here: who is cancelled before has taken nothing. Another task may have fetched meanwhile.
-            record = next(self._records, None)
-            if record is not None:
+            if (record := next(self._records, None)) is not None:
                 return record
             self._reading = self._last = None
             taken = self._take()
@@ -471,6 +471,10 @@ class Consumer:
     ) -> tuple[Reader, RecordBatch] | None:
         """The next batch of the partition whose turn it is. An error waits while `quiet`."""
         self._check()
+        if self._group is None and self._subscription.empty:
+            raise InvalidRequest(
+                "nothing is read, so nothing will come: subscribe to topics or assign partitions first"
+            )
         for _ in range(len(self._turn)):
             reader = self._turn[0]
             batch = None

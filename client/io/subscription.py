@@ -45,6 +45,11 @@ class Subscription:
         self._topics = dict.fromkeys(topics, -1)
 
     @property
+    def empty(self) -> bool:
+        """Whether nothing is wanted."""
+        return not self._topics
+
+    @property
     def knows_all(self) -> bool:
         """Whether every topic was found."""
         return all(count >= 0 for count in self._topics.values())

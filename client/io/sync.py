@@ -17,8 +17,10 @@ What it keeps true:
   used where an asyncio loop runs (a notebook); that loop stands still meanwhile, as with every call that blocks.
 """
 
+import asyncio
 import warnings
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial, wraps
 from threading import Lock
 from types import TracebackType
@@ -30,12 +32,13 @@ from tidelog.client.config import ClientConfig, from_options
 from tidelog.client.io import admin as asynchronous_admin
 from tidelog.client.io import client as asynchronous
 from tidelog.client.io import consumer as asynchronous_consumer
+from tidelog.client.io.groups import Listener
 from tidelog.client.io.handover import Delivery, Handover, QueuedProducer
 from tidelog.client.io.loop_thread import LoopThread
 from tidelog.client.options import ConsumerConfig, ProducerConfig
 from tidelog.client.records import Landed, Record, RecordBatch, RecordMetadata
 from tidelog.protocol.errors import ClientClosed, TidelogError
-from tidelog.protocol.types import TopicPartition
+from tidelog.protocol.types import Offset, TopicPartition
 
 __all__ = ["Admin", "Client", "Consumer", "Delivery", "Producer", "connect"]
 
@@ -107,6 +110,12 @@ class Admin(_Facade[asynchronous_admin.Admin]):
     list_reassignments = _awaited(asynchronous_admin.Admin.list_reassignments)
     drain_broker = _awaited(asynchronous_admin.Admin.drain_broker)
     undrain_broker = _awaited(asynchronous_admin.Admin.undrain_broker)
+    list_groups = _awaited(asynchronous_admin.Admin.list_groups)
+    describe_groups = _awaited(asynchronous_admin.Admin.describe_groups)
+    delete_groups = _awaited(asynchronous_admin.Admin.delete_groups)
+    delete_group_offsets = _awaited(asynchronous_admin.Admin.delete_group_offsets)
+    committed_offsets = _awaited(asynchronous_admin.Admin.committed_offsets)
+    reset_group_offsets = _awaited(asynchronous_admin.Admin.reset_group_offsets)
 
 
 class Producer(_Facade[QueuedProducer]):
@@ -216,12 +225,22 @@ class _Reader(asynchronous_consumer.Consumer):
 
     async def take(self) -> tuple[object, RecordBatch]:
         """The next batch, and what it is known by; it counts as read as far as `read` says."""
-        self._release()
         first = await self._next_record()
         assert self._reading is not None
         assert first.offset == self._reading[1].offset
         self._records = iter(())
         return self._reading, self._reading[1]
+
+    look: Callable[[], None] = staticmethod(lambda: None)
+    """Brings `read` up to date; it is not called for each record."""
+
+    def _processed(self, name: TopicPartition) -> Offset:
+        self.look()
+        return super()._processed(name)
+
+    def _withdraw(self, names: Collection[TopicPartition]) -> None:
+        self.look()
+        super()._withdraw(names)
 
     def read(self, lent: object, last: Record | None) -> None:
         """So far what was lent was read."""
@@ -253,8 +272,23 @@ class Consumer(_Facade[_Reader]):
         self._lent: object = None
         self._records: Iterator[Record] = iter(())
         self._last: Record | None = None
+        inner.look = self._prepare
 
-    subscribe = _done(asynchronous_consumer.Consumer.subscribe)
+    def subscribe(
+        self,
+        *topics: str,
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+        on_lost: Listener | None = None,
+    ) -> None:
+        """Read these topics instead of what was read before, also partitions that are added later: all, or the group's
+        share. In a group listeners that are given take the place of those before; each call of one has a thread of
+        its own, so it may use the consumer.
+        """
+        listeners = {"on_assigned": on_assigned, "on_revoked": on_revoked, "on_lost": on_lost}
+        threaded = {name: _threaded(listener) for name, listener in listeners.items()}
+        self._thread.do(self._do_at_once, partial(self._inner.subscribe, *topics, **threaded))
+
     unsubscribe = _done(asynchronous_consumer.Consumer.unsubscribe)
     assign = _done(asynchronous_consumer.Consumer.assign)
     assignment = _done(asynchronous_consumer.Consumer.assignment)
@@ -269,7 +303,16 @@ class Consumer(_Facade[_Reader]):
     beginning_offsets = _awaited(asynchronous_consumer.Consumer.beginning_offsets)
     end_offsets = _awaited(asynchronous_consumer.Consumer.end_offsets)
     offsets_for_times = _awaited(asynchronous_consumer.Consumer.offsets_for_times)
+    commit = _awaited(asynchronous_consumer.Consumer.commit)
+    committed = _awaited(asynchronous_consumer.Consumer.committed)
     metrics = _done(asynchronous_consumer.Consumer.metrics)
+
+    @property
+    def state(self) -> str:
+        """How it stands to its group: `joining`, `stable`, `revoking`, `losing`, `leaving`, `left` or `failed`; without
+        one `reading` or `closed`.
+        """
+        return self._inner.state
 
     def _prepare(self) -> None:
         with self._place:
@@ -372,7 +415,10 @@ class Consumer(_Facade[_Reader]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _close(self.close, error)
+        if self._thread.alive:
+            _close(
+                lambda: self._thread.call(self._do, partial(self._inner.__aexit__, kind, error, trace)), error
+            )
 
 
 class Client:
@@ -409,6 +455,12 @@ class Client:
     def consumer(self, *topics: str, config: Mapping[str, Any] | None = None, **options: Any) -> Consumer:
         """A consumer of these topics: `with client.consumer("orders") as consumer`."""
         chosen = from_options(ConsumerConfig, options, config)
+        chosen = replace(
+            chosen,
+            on_assigned=_threaded(chosen.on_assigned),
+            on_revoked=_threaded(chosen.on_revoked),
+            on_lost=_threaded(chosen.on_lost),
+        )
         return Consumer(self, self._thread.do(_Reader, self.asynchronous, topics, chosen), self._thread)
 
     def metrics(self) -> dict[str, float]:
@@ -458,6 +510,17 @@ def connect(
             bootstrap, rack=rack, client_id=client_id, config=config, tls=tls, auth=auth, **options
         )
     )
+
+
+def _threaded(listener: Listener | None) -> Listener | None:
+    """The listener, called in a thread in which it may block: the loop would wait for itself."""
+    if listener is None:
+        return None
+
+    async def calling(names: list[TopicPartition]) -> None:
+        await asyncio.to_thread(listener, names)
+
+    return calling
 
 
 def _listed(column: Iterable[bytes | None]) -> Iterable[bytes | None]:

@@ -22,6 +22,7 @@ import tidelog
 import tidelog.sync
 from tests.client.conftest import open_sockets
 from tests.client.nodes import DEADLINE_S, Cluster, running
+from tidelog.broker.groups.settings import GroupSettings
 from tidelog.client.io.loop_thread import LoopThread
 from tidelog.protocol.errors import (
     ClientClosed,
@@ -35,6 +36,7 @@ from tidelog.protocol.errors import (
 )
 
 NUMBERS = itertools.count()
+SETTINGS = GroupSettings(offsets_topic_replication_factor=1, offsets_topic_num_partitions=2)
 SOURCE = Path(tidelog.__file__).parents[1]
 
 
@@ -59,7 +61,7 @@ class Served:
 
     async def _main(self) -> None:
         self._end, self.loop = asyncio.Event(), asyncio.get_running_loop()
-        async with running(1) as self.cluster:
+        async with running(1, groups=SETTINGS) as self.cluster:
             self._ready.set()
             await self._end.wait()
 
@@ -79,10 +81,12 @@ def served() -> Iterator[Served]:
 
 @pytest.fixture
 def nothing_left(served: Served) -> Iterator[None]:  # noqa: ARG001 -- it is there before
-    """After the test: no thread more than before it."""
-    threads = threading.active_count()
+    """After the test: no thread of a client. (The cluster, in this process too, starts some when it likes.)"""
     yield
-    until(lambda: threading.active_count() <= threads, "all threads have ended")
+    until(
+        lambda: not any(thread.name.startswith("tidelog-") for thread in threading.enumerate()),
+        "all threads have ended",
+    )
 
 
 @pytest.fixture
@@ -280,6 +284,14 @@ def test_a_closed_producer_takes_nothing(client: tidelog.sync.Client, topic: str
         producer.enqueue(topic, b"v")
 
 
+def test_who_reads_nothing_is_told_so(client: tidelog.sync.Client, topic: str) -> None:
+    consumer = client.consumer()
+    with pytest.raises(InvalidRequest, match="nothing is read"):
+        next(consumer)
+    consumer.subscribe(topic)
+    assert consumer.getmany(timeout=0.01) == {}
+
+
 @pytest.mark.usefixtures("nothing_left")
 def test_clients_that_are_closed_leave_no_socket(served: Served) -> None:
     before = len(open_sockets())
@@ -361,6 +373,55 @@ def test_a_blocking_call_in_the_clients_own_thread_is_refused_and_a_short_one_wo
     assert client._thread.do(consumer.paused) == set()
     with pytest.raises(InvalidRequest, match="callbacks must not wait"):
         client._thread.do(client.admin.list_topics)
+
+
+# ── groups ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_member_commits_what_was_read_and_its_listeners_may_use_it(
+    client: tidelog.sync.Client, topic: str
+) -> None:
+    with client.producer() as producer:
+        producer.send_many(topic, [b"%d" % number for number in range(10)], partition=0)
+    told: list[Any] = []
+
+    def revoked(partitions: list[tidelog.TopicPartition]) -> None:
+        consumer.commit({tidelog.TopicPartition(topic, 0): 7})
+        told.append(("revoked", sorted(partitions)))
+
+    consumer: tidelog.sync.Consumer = client.consumer(
+        topic,
+        group=topic,
+        auto_offset_reset="earliest",
+        on_assigned=lambda partitions: told.append(("assigned", consumer.paused(), len(partitions))),
+        on_revoked=revoked,
+    )
+    with consumer:
+        records = [next(consumer) for _ in range(3)]
+        consumer.commit(records[-1])
+        assert consumer.committed() == {(topic, 0): 3, (topic, 1): None}
+        assert consumer.positions()[tidelog.TopicPartition(topic, 0)].committed == 3
+        assert next(consumer).offset == 3
+        assert consumer.state == "stable"
+    assert consumer.state == "left"
+    assert told == [("assigned", set(), 2), ("revoked", [(topic, 0), (topic, 1)])]
+    with client.consumer(topic, group=topic) as again:
+        assert next(again).offset == 7
+
+
+def test_what_was_read_is_committed_by_itself_and_what_was_not_is_read_again(
+    client: tidelog.sync.Client, topic: str
+) -> None:
+    with client.producer() as producer:
+        producer.send_many(topic, [b"%d" % number for number in range(10)], partition=0)
+    options: dict[str, Any] = {"group": topic, "auto_offset_reset": "earliest", "auto_commit_interval_ms": 20}
+    with client.consumer(topic, **options) as consumer:
+        for _ in range(5):
+            next(consumer)
+        # The fifth is in hand still.
+        until(lambda: consumer.committed((topic, 0)) == {(topic, 0): 4}, "it is committed by itself")
+    with client.consumer(topic, **options) as consumer:
+        assert next(consumer).offset == 5, "the block has ended well: it was done with it"
 
 
 # ── loops, forks, exits ───────────────────────────────────────────────────────────────────────────────
