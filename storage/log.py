@@ -556,7 +556,8 @@ class Log(Readable):
         assert [segment.base_offset for segment in old] == list(bases), f"{self} has no segments {bases}"
         assert old[-1].next_offset == new.next_offset <= self.durable_offset, f"{new!r} does not fit {self}"
         self._segments[first : first + len(bases)] = [new]
-        self._unflushed = [segment for segment in self._unflushed if segment not in old]  # it was closed durable
+        # They were sealed and are durable: the next flush need not look for them.
+        self._unflushed = [segment for segment in self._unflushed if segment not in old]
         return old
 
     def _end_compaction(self) -> None:

@@ -22,7 +22,9 @@ def test_who_ends_below_the_floor_begins_anew_at_the_logs_start(node: Node) -> N
     asked = node.fetched(2, 3)
     assert (asked.error, asked.entry.refetch_from) == (OffsetOutOfRange.code, 0)
     assert node.partition.leadership is not None
-    assert node.partition.leadership.followers[BrokerId(2)].fetch_offset == 8, "nothing is noted of such a fetch"
+    assert node.partition.leadership.followers[BrokerId(2)].fetch_offset == 8, (
+        "nothing is noted of such a fetch"
+    )
 
 
 def test_who_ends_at_the_floor_or_above_has_seen_every_tombstone(node: Node) -> None:
