@@ -353,7 +353,9 @@ async def test_a_replica_in_the_consumers_rack_is_read_from(nothing_left: None) 
         async with client.producer() as producer, earliest(client) as consumer:
             await producer.send("orders", b"v")
             assert (await take(consumer, 1))[0].value == b"v"
-            assert consumer._fetching.readers[FIRST].nearby == 2
+            await until(
+                lambda: consumer._fetching.readers[FIRST].nearby == 2, "the leader has named the replica"
+            )
 
 
 # ── bad times ─────────────────────────────────────────────────────────────────────────────────────────

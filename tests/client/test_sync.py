@@ -81,7 +81,7 @@ def served() -> Iterator[Served]:
 
 @pytest.fixture
 def nothing_left(served: Served) -> Iterator[None]:  # noqa: ARG001 -- it is there before
-    """After the test: no thread of a client. (The cluster, in this process too, starts some when it likes.)"""
+    """After the test: no thread of a client; the cluster, in this process too, starts some when it likes."""
     yield
     until(
         lambda: not any(thread.name.startswith("tidelog-") for thread in threading.enumerate()),
