@@ -47,6 +47,8 @@ class Committed:
     """A client was told that everything below is deleted."""
     unseen: list[tuple[Offset, Offset]] = field(default_factory=list)
     """Committed and deleted in one turn of a leader's loop, before anybody could look."""
+    compacted: bool = False
+    """Some replica has compacted it: others may have copied what that has left."""
 
 
 @dataclass(slots=True)
@@ -95,6 +97,7 @@ class Oracle:
         self.looks += 1
         self._order_of_offsets(life, partition)
         known = self.committed.setdefault(place, Committed())
+        known.compacted = known.compacted or log.purge_floor >= 0
         if leads and (seen is None or not seen.leads):
             self._becomes_leader(life, partition, known)
         if seen is not None and now.begun_anew > seen.begun_anew and _had_nothing(life, partition, seen):
@@ -229,7 +232,7 @@ class Oracle:
             if offset >= known.start and known.batches.get(offset) != batch and offset < known.end:
                 if offset not in known.batches and any(a <= offset < b for a, b in known.unseen):
                     continue
-                if partition.log.purge_floor >= 0 and _is_left_of(batch, known.batches.get(offset)):
+                if known.compacted and _is_left_of(batch, known.batches.get(offset)):
                     continue
                 raise Violation(
                     f"CommittedRecords: {life} {partition} differs at offset {offset} from what was committed"

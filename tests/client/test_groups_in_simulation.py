@@ -1,0 +1,203 @@
+"""The real consumer as a member of a group, in a simulated cluster whose brokers die: each seed is another history.
+
+What applications see: a partition has one owner at a time, commits never go back, nothing is committed that nobody has
+processed, every record is processed, and a group is even again soon after the last change.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+
+import pytest
+
+from tests.client.simulated import Stage
+from tidelog.client.admin import NewTopic
+from tidelog.client.config import client_config
+from tidelog.client.io.client import Client
+from tidelog.client.io.consumer import Consumer
+from tidelog.protocol.errors import TidelogError
+from tidelog.protocol.types import TopicPartition
+from tidelog.testing.simulation.world import World
+
+PARTITIONS = 6
+RECORDS = 150
+SEEDS = range(4)
+
+
+class Application:
+    """One member, its client and what it does with records."""
+
+    def __init__(self, run: "Run", name: str) -> None:
+        self.name = name
+        self.run = run
+        self.rng = Random(run.rng.getrandbits(32))
+        self.client = run.client()
+        self.stop = asyncio.Event()
+        self.done = False
+        self.failure: TidelogError | None = None
+        self.consumer: Consumer | None = None
+
+    async def live(self) -> None:
+        """Process until told to stop."""
+        try:
+            async with (
+                self.client as client,
+                client.consumer(
+                    "orders",
+                    group="g",
+                    auto_offset_reset="earliest",
+                    auto_commit_interval_ms=500,
+                    session_timeout_ms=6000,
+                    on_assigned=self.assigned,
+                    on_revoked=self.gone,
+                    on_lost=self.gone,
+                ) as consumer,
+            ):
+                self.consumer = consumer
+                while not self.stop.is_set():
+                    found = await consumer.getmany(timeout=0.2, max_records=self.rng.randint(1, 8))
+                    await asyncio.sleep(self.rng.uniform(0, 0.1))
+                    for name, records in found.items():
+                        self.run.processed[name.partition].update(record.offset for record in records)
+        except TidelogError as error:
+            self.failure = error
+        finally:
+            self.done = True
+
+    async def assigned(self, names: list[TopicPartition]) -> None:
+        """It is the one owner of these."""
+        for name in names:
+            owner = self.run.owners.get(name)
+            if owner is not None and owner.owns(name):
+                self.run.wrong.append(f"{name} was given to {self.name}, and {owner.name} has it")
+            self.run.owners[name] = self
+        await asyncio.sleep(self.rng.uniform(0, 0.05))
+
+    def gone(self, names: list[TopicPartition]) -> None:
+        """It is owner of these no more."""
+        for name in names:
+            if self.run.owners.get(name) is self:
+                del self.run.owners[name]
+
+    def owns(self, _name: TopicPartition) -> bool:
+        """Whether it believes so, as far as it can know."""
+        return not self.done and self.consumer is not None and self.consumer.state != "losing"
+
+
+class Run:
+    """One seed."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        self.rng = Random(seed)
+        self.stage = Stage(world)
+        self.cluster = self.stage.cluster
+        self.members: list[Application] = []
+        self.owners: dict[TopicPartition, Application] = {}
+        self.processed: dict[int, set[int]] = defaultdict(set)
+        self.committed: dict[TopicPartition, int] = {}
+        self.wrong: list[str] = []
+        self.looked = 0
+        self.stopping = False
+
+    def client(self) -> Client:
+        """A client whose chances are the seed's."""
+        options = {"request_timeout_ms": 3000, "connect_timeout_ms": 1000}
+        return Client(client_config(self.stage.bootstrap, options), Random(self.rng.getrandbits(32)))
+
+    def join(self) -> None:
+        member = Application(self, f"member-{len(self.members)}-{self.rng.randrange(1000)}")
+        self.members.append(member)
+        self.stage.host.spawn(member.live())
+
+    def leave(self) -> None:
+        member = self.members.pop(self.rng.randrange(len(self.members)))
+        self.stage.host.spawn(self._stop(member))
+
+    @staticmethod
+    async def _stop(member: Application) -> None:
+        member.stop.set()
+
+    async def prepare(self, client: Client) -> None:
+        """A topic with records."""
+        await client.admin.create_topics(NewTopic("orders", PARTITIONS, 3, {"min.insync.replicas": 2}))
+        async with client.producer() as producer:
+            for index in range(PARTITIONS):
+                await producer.send_many("orders", [b"v"] * RECORDS, partition=index)
+
+    async def look(self) -> None:
+        """What is committed: it never goes back, and was processed."""
+        async with self.client() as client:
+            while not self.stopping:
+                try:
+                    told = await client.admin.committed_offsets("g", timeout=3)
+                except TidelogError:
+                    continue
+                for name, entry in told.items():
+                    before = self.committed.get(name, 0)
+                    if entry.offset < before:
+                        self.wrong.append(f"{name}: {before} was committed, now it is {entry.offset}")
+                    missing = set(range(entry.offset)) - self.processed[name.partition]
+                    if missing:
+                        self.wrong.append(
+                            f"{name}: {entry.offset} is committed, {missing} were not processed"
+                        )
+                    self.committed[name] = entry.offset
+                self.looked += 1
+                await asyncio.sleep(0.1)
+
+    def is_even(self) -> bool:
+        """Whether everybody has a share, and nobody has another's."""
+        shares = [set(each.consumer.assignment()) if each.consumer else set() for each in self.members]
+        sizes = list(map(len, shares))
+        stable = all(each.consumer is not None and each.consumer.state == "stable" for each in self.members)
+        return (
+            stable and sum(sizes) == len(set().union(*shares)) == PARTITIONS and max(sizes) - min(sizes) <= 1
+        )
+
+    def is_read(self) -> bool:
+        """Whether every record was processed."""
+        return all(len(self.processed[index]) == RECORDS for index in range(PARTITIONS))
+
+
+@contextmanager
+def running(seed: int) -> Iterator[Run]:
+    with World(seed).running() as world:
+        yield Run(world, seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_members_of_a_group_whose_brokers_die_share_without_loss(seed: int) -> None:
+    with running(seed) as run:
+        cluster, rng = run.cluster, run.rng
+        run.stage.run(run.prepare)
+        for _ in range(3):
+            run.join()
+        run.stage.host.spawn(run.look())
+        cluster.until(run.is_even, 20)
+        for _ in range(3):
+            victim = rng.choice(cluster.alive())
+            cluster.hosts[victim].kill()
+            if rng.random() < 0.6 or len(run.members) < 2:
+                run.join()
+            else:
+                run.leave()
+            cluster.pass_time(rng.uniform(0.2, 3))
+            cluster.start(victim)
+            cluster.pass_time(rng.uniform(0.5, 3))
+        run.join()
+        began = cluster.world.now
+        cluster.until(run.is_even, 10)
+        assert cluster.world.now - began < 5
+        cluster.until(run.is_read, 60)
+        assert [each.failure for each in run.members if each.failure] == []
+        members = list(run.members)
+        while run.members:
+            run.leave()
+        cluster.until(lambda: all(each.done for each in members), 20)
+        cluster.until(lambda: sum(run.committed.values()) == PARTITIONS * RECORDS, 10)
+        run.stopping = True
+        cluster.pass_time(1)
+        assert run.wrong == []
+        assert run.looked > 10
