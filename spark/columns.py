@@ -231,14 +231,14 @@ WRITABLE: Final[Mapping[str, tuple[str, ...]]] = {
 """What a row may say of the record that it becomes."""
 
 
-def check_writable(schema: StructType, *, topic: str, table: bool = False) -> None:
-    """Refuse rows that are no records; rows of a table have columns that only readers fill, which are ignored."""
+def check_writable(schema: StructType, *, topic: str) -> None:
+    """Refuse rows that are no records; columns that only readers fill (`offset`) are passed over, as Kafka's sink does."""
     names = [each.name for each in schema.fields]
     if "value" not in names:
         raise InvalidConfig(f"a record needs a column value; there are {', '.join(names) or 'none'}")
     for given in schema.fields:
         types = WRITABLE.get(given.name)
-        if types is None and table:
+        if types is None and given.name in COLUMNS:
             continue
         if types is None:
             raise InvalidConfig(

@@ -1,18 +1,19 @@
 """What sinks have written: a compacted topic, `__spark_sinks`, from which a repeated task learns what it did before.
 
-Two kinds of entries, both of one task of one query, and so in one partition:
+Two kinds of entries, all of one query in one partition:
 
     query/task/batch/topic/generation/nonce    an intent: under which producer id, from which offsets on, the task
                                                begins to write this micro-batch to this topic
-    query/task                                 done: the last micro-batch of the task that is in its topics as a whole
+    query                                      done: the last micro-batch that Spark's driver has seen the end of
 
 What it keeps true: of several intents for the same thing the first one in the log counts, for everybody who reads it;
-no entry's key is used twice but that of the last micro-batch, so compaction takes away nothing that counts; a task
-removes its intents with the entry that says that it is done.
+no intent's key is used twice, so compaction takes away nothing that counts; only the driver says that something is done
+(a task cannot know: when what it writes fails to be computed, Spark ends its input as if that were all), and removes the
+intents with it.
 """
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final, TypeVar
 from uuid import uuid4
@@ -62,35 +63,23 @@ class Intent(Struct, frozen=True, kw_only=True):
 
 
 class Done(Struct, frozen=True, kw_only=True):
-    """What of a task is in its topics as a whole."""
+    """What of a query is in its topics as a whole."""
 
     batch: int
-    intents: dict[str, Intent]
-    digests: dict[str, int]
-    """By `topic/partition`: what was written, so that something else is noticed."""
-    rows: int
+    tasks: dict[str, tuple[int, int]]
+    """By task: how many rows, and a checksum of them, so that others are noticed."""
 
 
 class Place(Struct, frozen=True):
-    """One task of one query."""
+    """One task of one micro-batch of one query."""
 
     query: str
     task: int
     batch: int
 
-    @property
-    def key(self) -> str:
-        """Of the entry that says what is done."""
-        return f"{self.query}/{self.task}"
-
-    @property
-    def partition(self) -> int:
-        """Where its entries are."""
-        return zlib.crc32(self.key.encode()) % PARTITIONS
-
     def prefix(self, topic: str) -> str:
         """Of intents for this micro-batch and that topic."""
-        return f"{self.key}/{self.batch}/{topic}/"
+        return f"{self.query}/{self.task}/{self.batch}/{topic}/"
 
 
 class Ledger:
@@ -104,15 +93,16 @@ class Ledger:
         self._entries: dict[int, dict[str, bytes]] = {}
         """By partition and key, in the order of the log; of an intent what was written first."""
 
-    async def refresh(self, place: Place) -> None:
-        """Read on to the end of what is committed, where that task's entries are."""
+    async def refresh(self, query: str) -> None:
+        """Read on to the end of what is committed, where that query's entries are."""
         topic = await self._there()
-        name = TopicPartition(TOPIC, place.partition)
+        index = _partition(query)
+        name = TopicPartition(TOPIC, index)
         [end] = (await offsets_at(self._client, [name], LATEST, READ_COMMITTED)).values()
-        start = self._read_to.get(place.partition)
+        start = self._read_to.get(index)
         if start is None:
             [start] = (await offsets_at(self._client, [name], EARLIEST, READ_COMMITTED)).values()
-        entries = self._entries.setdefault(place.partition, {})
+        entries = self._entries.setdefault(index, {})
         async for header, columns in batches(self._client, name, topic.id, start, end):
             for key, value in zip(columns.keys, columns.values, strict=True):
                 text = (key or b"").decode()
@@ -120,53 +110,49 @@ class Ledger:
                     entries.pop(text, None)
                 else:
                     entries[text] = value
-            self._read_to[place.partition] = header.next_offset
+            self._read_to[index] = header.next_offset
 
-    def done(self, place: Place) -> Done | None:
-        """The last micro-batch of the task that is written."""
-        value = self._entries.get(place.partition, {}).get(place.key)
+    def done(self, query: str) -> Done | None:
+        """The last micro-batch of the query that is written."""
+        value = self._of(query).get(query)
         return None if value is None else _decode(value, Done)
 
     def intent(self, place: Place, topic: str) -> Intent | None:
         """The intent that counts: the first of the newest generation."""
         prefix = place.prefix(topic)
-        found = [
-            _decode(value, Intent)
-            for key, value in self._entries.get(place.partition, {}).items()
-            if key.startswith(prefix)
-        ]
+        entries = self._of(place.query).items()
+        found = [_decode(value, Intent) for key, value in entries if key.startswith(prefix)]
         newest = max((each.generation for each in found), default=0)
         return next((each for each in found if each.generation == newest), None)
 
     async def intend(self, place: Place, intent: Intent) -> Intent:
         """Write it; the one that counts, which may be another attempt's."""
         key = f"{place.prefix(intent.topic)}{intent.generation}/{uuid4().hex}"
-        await self._write(place, {key: _encode(intent)})
-        await self.refresh(place)
+        await self._write(place.query, {key: _encode(intent)})
+        await self.refresh(place.query)
         counts = self.intent(place, intent.topic)
         assert counts is not None, f"what was written to {TOPIC} is not there"
         return counts
 
-    async def finish(self, place: Place, done: Done) -> None:
-        """All of the micro-batch is written: say so, and remove its intents."""
-        await self._write(place, {**self._intents(place), place.key: _encode(done)})
+    async def finish(self, query: str, done: Done | None) -> None:
+        """All of the micro-batch is written: say so, and remove its intents. None: nobody will ever ask again."""
+        await self.refresh(query)
+        entries = self._of(query)
+        wanted: dict[str, bytes | None] = {key: None for key in entries if key.startswith(f"{query}/")}
+        if done is not None or query in entries:
+            wanted[query] = None if done is None else _encode(done)
+        if wanted:
+            await self._write(query, wanted)
 
-    async def forget(self, places: Iterable[Place]) -> None:
-        """Nobody will ever ask for these again."""
-        for place in places:
-            await self.refresh(place)
-            await self._write(place, {**self._intents(place), place.key: None})
+    def _of(self, query: str) -> dict[str, bytes]:
+        return self._entries.get(_partition(query), {})
 
-    def _intents(self, place: Place) -> dict[str, bytes | None]:
-        prefix = f"{place.key}/"
-        return {key: None for key in self._entries.get(place.partition, {}) if key.startswith(prefix)}
-
-    async def _write(self, place: Place, entries: Mapping[str, bytes | None]) -> None:
+    async def _write(self, query: str, entries: Mapping[str, bytes | None]) -> None:
         await self._there()
         if self._producer is None:
             self._producer = self._client.producer()
         keys = [key.encode() for key in entries]
-        await self._producer.send_many(TOPIC, list(entries.values()), keys, partition=place.partition)
+        await self._producer.send_many(TOPIC, list(entries.values()), keys, partition=_partition(query))
 
     async def _there(self) -> Topic:
         """The topic; made by whoever needs it first."""
@@ -179,6 +165,10 @@ class Ledger:
                     await self._client.admin.create_topics(wanted)
                 self._topic = await self._client.topic(TOPIC)
         return self._topic
+
+
+def _partition(query: str) -> int:
+    return zlib.crc32(query.encode()) % PARTITIONS
 
 
 def _encode(entry: Intent | Done) -> bytes:

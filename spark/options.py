@@ -100,7 +100,7 @@ class WriteOptions:
 
     address: Address
     topic: str = ""
-    """For records whose row names none."""
+    """For all rows, whatever they name; empty: each names its own."""
     codec: int = 0
 
 

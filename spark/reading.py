@@ -40,8 +40,13 @@ def read_stream(
 
 
 def write_topic(
-    frame: DataFrame, topic: str, bootstrap: str = DEFAULT_BOOTSTRAP, *, compression: str = "none"
+    frame: DataFrame, topic: str | None, bootstrap: str = DEFAULT_BOOTSTRAP, *, compression: str = "none"
 ) -> None:
-    """Append these rows: a column `value`, and if they are there `key`, `headers`, `partition` and `timestamp`."""
-    options = {"bootstrap.servers": bootstrap, "topic": topic, "compression": compression}
+    """Append these rows: a column `value`, and if they are there `key`, `headers`, `partition` and `timestamp`.
+
+    Without a topic each row says where it goes, in a column `topic`.
+    """
+    options = {"bootstrap.servers": bootstrap, "compression": compression}
+    if topic is not None:
+        options["topic"] = topic
     frame.write.format("tidelog").options(**options).mode("append").save()

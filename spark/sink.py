@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from tidelog.client.io.client import Client
 from tidelog.protocol.errors import InvalidRequest
-from tidelog.spark.ledger import Ledger, Place
+from tidelog.spark.ledger import Done, Ledger, Place
 from tidelog.spark.options import WriteOptions
 from tidelog.spark.portal import connected, portal
 from tidelog.spark.writing import Writing
@@ -43,8 +43,12 @@ def ledger_of(client: Client) -> Ledger:
 class Written(WriterCommitMessage):
     """What a task has done."""
 
-    place: Place
-    rows: int
+    query: str
+    task: int
+    rows: int = 0
+    digest: int = 0
+    late: bool = False
+    """A later micro-batch is done already: of this one nothing is to be said."""
 
 
 def write(options: WriteOptions, place: Place, given: "Iterator[pa.RecordBatch]") -> Written:
@@ -52,11 +56,11 @@ def write(options: WriteOptions, place: Place, given: "Iterator[pa.RecordBatch]"
     here = portal()
     writing = here.run(_begun(options, place))
     if writing.skipped:
-        return Written(place, 0)
+        return Written(place.query, place.task, late=True)
     try:
         for batch in given:
             here.run(writing.add(batch))
-        return Written(place, here.run(writing.finish()))
+        return Written(place.query, place.task, *here.run(writing.finish()))
     except BaseException:
         here.run(writing.abort())
         raise
@@ -90,16 +94,15 @@ class BatchSink(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """All tasks are done, and none of them will ever be repeated."""
-        places = [each.place for each in messages if isinstance(each, Written) and each.rows]
-        portal().run(_forget(self.options, places))
+        portal().run(_finish(self.options, self.job, None))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """What was written stays: a log takes nothing back."""
+        """What was written stays: a log takes nothing back. The job will not be tried again."""
+        portal().run(_finish(self.options, self.job, None))
 
 
-async def _forget(options: WriteOptions, places: Sequence[Place]) -> None:
-    if places:
-        await ledger_of(await connected(options.address)).forget(places)
+async def _finish(options: WriteOptions, query: str, done: Done | None) -> None:
+    await ledger_of(await connected(options.address)).finish(query, done)
 
 
 class StreamSink(DataSourceStreamArrowWriter):
@@ -119,7 +122,13 @@ class StreamSink(DataSourceStreamArrowWriter):
         return write(self.options, Place(query, context.partitionId(), int(batch)), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 -- Spark's
-        """Each task has said so itself, in the ledger."""
+        """All tasks have succeeded, says Spark: from now on the micro-batch is done."""
+        written = [each for each in messages if isinstance(each, Written)]
+        if not written or any(each.late for each in written):
+            return
+        tasks = {str(each.task): (each.rows, each.digest) for each in written if each.rows}
+        done = Done(batch=batchId, tasks=tasks)
+        portal().run(_finish(self.options, written[0].query, done))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """What was written stays, and the repeated micro-batch goes on behind it."""

@@ -58,9 +58,8 @@ class TidelogDataSource(DataSource):
         from tidelog.spark.sink import BatchSink  # noqa: PLC0415
         from tidelog.spark.tables import is_table, with_table  # noqa: PLC0415
 
-        table = is_table(schema)
-        options = write_options(with_table(self.options, schema), table=table, overwrite=overwrite)
-        check_writable(schema, topic=options.topic, table=table)
+        options = write_options(with_table(self.options, schema), table=is_table(schema), overwrite=overwrite)
+        check_writable(schema, topic=options.topic)
         return BatchSink(options)
 
     def streamWriter(self, schema: StructType, overwrite: Any) -> "StreamSink":  # noqa: N802 -- Spark's
@@ -70,7 +69,6 @@ class TidelogDataSource(DataSource):
         from tidelog.spark.sink import StreamSink  # noqa: PLC0415
         from tidelog.spark.tables import is_table, with_table  # noqa: PLC0415
 
-        table = is_table(schema)
-        options = write_options(with_table(self.options, schema), table=table)
-        check_writable(schema, topic=options.topic, table=table)
+        options = write_options(with_table(self.options, schema), table=is_table(schema))
+        check_writable(schema, topic=options.topic)
         return StreamSink(options)

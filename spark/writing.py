@@ -1,14 +1,14 @@
 """One task of a sink: its rows into batches, and those into topics, each once whatever happens in between.
 
-    NEW ──intent──► WRITING ──all acknowledged──► DONE
-    a repeated task finds the intent: it makes the same batches under the same producer id and numbers, passes over those
-    that are there, and goes on behind them; or it finds that all is done, and only compares
+    NEW ──intent──► WRITING ──all acknowledged──► WRITTEN ──the driver says so──► done
+    a repeated task finds the intent: it numbers its records as the one before did, compares and passes over those that are
+    there, and goes on behind them; or it finds that all is done, and only compares
 
 What it keeps true:
 
-* A record's partition, batch and number depend on the rows, their order and the intent alone. So two attempts at the same
-  task, one after the other or at once, send the same bytes, and brokers append each batch once: their sequence numbers
-  are the compare-and-set that this rests on.
+* A record's partition and number depend on the rows, their order and the intent alone, and it travels under the intent's
+  producer id. So of two attempts at the same task, one after the other or at once, only one appends the record with
+  a given number: the brokers' sequence numbers are the compare-and-set that this rests on.
 * What was written is compared with what the attempt yields now. Other rows than before (an input that is not
   deterministic, another number of partitions) are refused, never mixed.
 * A partition has one batch on its way; a task holds one open batch of each partition.
@@ -17,6 +17,7 @@ What it keeps true:
 import asyncio
 import zlib
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import Final
 
 import pyarrow as pa
@@ -36,23 +37,25 @@ from tidelog.protocol.records import encode
 from tidelog.protocol.types import TopicId, TopicPartition
 from tidelog.spark.columns import Rows
 from tidelog.spark.leaders import append, batches, new_producer_id
-from tidelog.spark.ledger import Done, Intent, Ledger, Numbering, Place
+from tidelog.spark.ledger import Intent, Ledger, Numbering, Place
 from tidelog.spark.lookup import offsets_at
 from tidelog.spark.options import EARLIEST, LATEST, WriteOptions
 
 BATCH_BYTES: Final = 256 << 10
-"""A batch is closed when it holds that much: a part of the numbering, so a change is a change of what is written."""
 BATCH_ROWS: Final = 8192
+_UNSEEN_MS: Final = 30_000
 STICKY_ROWS: Final = 4096
 """So many rows without a key go to one partition before the next one's turn."""
 
 
 class Batch:
-    """Records of one partition that are numbered together."""
+    """Records of one partition that travel together."""
 
-    __slots__ = ("bytes", "headers", "keys", "times", "values")
+    __slots__ = ("bytes", "first", "headers", "keys", "times", "values")
 
-    def __init__(self) -> None:
+    def __init__(self, first: int) -> None:
+        self.first = first
+        """The number of the first of them among all records of this task for this partition."""
         self.values: list[bytes | None] = []
         self.keys: list[bytes | None] = []
         self.times: list[int] = []
@@ -60,15 +63,28 @@ class Batch:
         self.bytes = 0
 
     @property
-    def digest(self) -> int:
-        """What stands for its records."""
-        return digest(self.keys, self.values)
+    def end(self) -> int:
+        """The number behind the last one."""
+        return self.first + len(self.values)
+
+    def digest(self, first: int, end: int) -> int:
+        """What stands for the records with these numbers."""
+        begin, behind = first - self.first, end - self.first
+        return digest(self.keys[begin:behind], self.values[begin:behind])
+
+    def behind(self, first: int) -> "Batch":
+        """The records from that number on."""
+        rest, at = Batch(first), first - self.first
+        rest.values, rest.keys, rest.times = self.values[at:], self.keys[at:], self.times[at:]
+        rest.headers = self.headers[at:]
+        return rest
 
 
-def digest(keys: Iterable[bytes | None], values: Iterable[bytes | None]) -> int:
-    """A checksum over what two attempts must agree on."""
-    first = zlib.crc32(b"\0".join([key or b"" for key in keys]))
-    return zlib.crc32(b"\0".join([value or b"" for value in values]), first)
+def digest(keys: Iterable[bytes | None], values: Iterable[bytes | None], before: int = 0) -> int:
+    """A checksum over what two attempts must agree on; it goes on behind `before`, whatever the pieces are."""
+    of_keys = zlib.crc32(b"\0".join([*[key or b"" for key in keys], b""]), before >> 32)
+    of_values = zlib.crc32(b"\0".join([*[value or b"" for value in values], b""]), before & 0xFFFFFFFF)
+    return of_keys << 32 | of_values
 
 
 class Lane:
@@ -76,15 +92,30 @@ class Lane:
 
     def __init__(self, name: TopicPartition) -> None:
         self.name = name
-        self.open = Batch()
-        self.next = 0
-        """The number of the open batch's first record among all of this task for this partition."""
+        self.open = Batch(0)
+        self.cut = 0
+        """Where the open batch ends at the latest, because an earlier attempt's did; 0: nowhere."""
         self.written = 0
         """So many records are in the log by an earlier attempt."""
-        self.found: dict[int, int] = {}
-        """The checksums of those batches, by their first record's number."""
-        self.digest = 0
+        self.found: dict[int, tuple[int, int]] = {}
+        """Its batches by their first record's number: where they end, and their checksums."""
         self.flying: asyncio.Task[None] | None = None
+
+    def begin(self, first: int) -> None:
+        """A new batch."""
+        self.open, self.cut = Batch(first), 0
+        if first < self.written:
+            known = self.found.get(first)
+            later = [each for each in self.found if each > first]
+            self.cut = known[0] if known is not None else min(later, default=self.written)
+
+    @property
+    def full(self) -> bool:
+        """Whether the open batch is to be sent."""
+        batch = self.open
+        if self.cut:
+            return batch.end >= self.cut
+        return batch.bytes >= BATCH_BYTES or len(batch.values) >= BATCH_ROWS
 
 
 class Target:
@@ -101,33 +132,30 @@ class Target:
         self._topic_id: TopicId
         self._lanes: list[Lane] = []
         self._hashes = Hashes()
-        self._only_compare = False
         self._renewing = asyncio.Lock()
 
-    async def begin(self, done: Done | None, now_ms: int) -> None:
+    async def begin(self, now_ms: int) -> None:
         """Find out what is there of this micro-batch, or say that it begins."""
         topic = await self._client.topic(self.name)
         self._topic_id = topic.id
-        told = None if done is None else done.intents.get(self.name)
-        self._only_compare = done is not None
-        if done is not None and told is None:
-            raise _other_rows(self._place, f"nothing was written to {self.name}")
-        found = told or self._ledger.intent(self._place, self.name)
-        if found is None:
-            self.intent = await self._intend(len(topic.partitions), now_ms)
-        else:
-            self.intent = found
-        self._lanes = [Lane(TopicPartition(self.name, at)) for at in range(len(self.intent.lanes))]
-        if not self._only_compare and self.intent.topic_id == topic.id.hex():
-            await asyncio.gather(*map(self._find_written, self._lanes))
+        found = self._ledger.intent(self._place, self.name)
+        # What was written to a topic of the same name that is gone is gone with it.
+        if found is None or found.topic_id != topic.id.hex():
+            generation = 0 if found is None else found.generation + 1
+            found = await self._intend(len(topic.partitions), now_ms, generation)
+        self.intent = found
+        self._lanes = [Lane(TopicPartition(self.name, at)) for at in range(len(found.lanes))]
+        await asyncio.gather(*map(self._find_written, self._lanes))
+        for lane in self._lanes:
+            lane.begin(0)
 
-    async def _intend(self, partitions: int, now_ms: int) -> Intent:
+    async def _intend(self, partitions: int, now_ms: int, generation: int) -> Intent:
         names = [TopicPartition(self.name, at) for at in range(partitions)]
         ends = await offsets_at(self._client, names, LATEST, READ_COMMITTED)
         producer_id, epoch = await new_producer_id(self._client)
         lanes = [Numbering(producer_id=producer_id, producer_epoch=epoch, begin=ends[name]) for name in names]
         wanted = Intent(
-            topic=self.name, topic_id=self._topic_id.hex(), generation=0, now_ms=now_ms, lanes=lanes
+            topic=self.name, topic_id=self._topic_id.hex(), generation=generation, now_ms=now_ms, lanes=lanes
         )
         return await self._ledger.intend(self._place, wanted)
 
@@ -142,9 +170,10 @@ class Target:
         async for header, columns in batches(self._client, name, self._topic_id, max(start, earliest), end):
             if header.producer_id == numbering.producer_id:
                 first = before + header.base_sequence
-                lane.written = max(lane.written, first + header.last_offset_delta + 1)
-                if len(columns) == header.last_offset_delta + 1:  # compaction has left it whole
-                    lane.found[first] = digest(columns.keys, columns.values)
+                behind = first + header.last_offset_delta + 1
+                lane.written = max(lane.written, behind)
+                if len(columns) == behind - first:  # compaction has left it whole
+                    lane.found[first] = behind, digest(columns.keys, columns.values)
         if earliest > start and lane.written == before:
             raise OffsetOutOfRange(
                 f"{name}: batch {self._place.batch} of query {self._place.query} began to be written at offset {start}, "
@@ -168,7 +197,7 @@ class Target:
             if rows.headers is not None:
                 batch.headers.append(rows.headers[at])
             batch.bytes += len(value or b"") + len(key or b"")
-            if batch.bytes >= BATCH_BYTES or len(batch.values) >= BATCH_ROWS:
+            if lane.full:
                 await self._send(lane)
         self.rows += len(places)
 
@@ -196,8 +225,8 @@ class Target:
                 await self._send(lane)
         for lane in self._lanes:
             await _landed(lane)
-            if lane.written > lane.next:
-                fact = f"{lane.written} records were written to {lane.name}, now there are {lane.next}"
+            if lane.written > lane.open.first:
+                fact = f"{lane.written} records were written to {lane.name}, now there are {lane.open.first}"
                 raise _other_rows(self._place, fact)
 
     async def abort(self) -> None:
@@ -208,27 +237,34 @@ class Target:
         if flying:
             await asyncio.wait(flying)
 
-    def digests(self) -> dict[str, int]:
-        """What was written, by partition."""
-        return {str(lane.name): lane.digest for lane in self._lanes if lane.next}
-
     async def _send(self, lane: Lane) -> None:
         await _landed(lane)
-        batch, first = lane.open, lane.next
-        lane.open = Batch()
-        lane.next += len(batch.values)
-        here = batch.digest
-        lane.digest = zlib.crc32(here.to_bytes(4, "big"), lane.digest)
-        there = lane.found.pop(first, here)
-        if there != here:
-            raise _other_rows(self._place, f"records {first} to {lane.next - 1} of {lane.name} differ")
-        if self._only_compare or lane.next <= lane.written:
-            return
-        if first < lane.written:
-            raise _other_rows(self._place, f"{lane.name} was written in other batches")
-        lane.flying = asyncio.get_running_loop().create_task(self._append(lane, batch, first))
+        batch = lane.open
+        lane.begin(batch.end)
+        if batch.end <= lane.written:
+            self._compare(lane, batch)
+        elif batch.first >= lane.written:
+            lane.flying = asyncio.get_running_loop().create_task(self._append(lane, batch))
+        else:
+            raise _other_rows(
+                self._place, f"{lane.written} records were written to {lane.name}, there are fewer now"
+            )
 
-    async def _append(self, lane: Lane, batch: Batch, first: int) -> None:
+    def _compare(self, lane: Lane, batch: Batch) -> int:
+        """Whether what is there is what is here; up to which record it is there."""
+        at = batch.first
+        while at < min(batch.end, lane.written):
+            end, there = lane.found.get(at, (0, 0))
+            if not end:
+                return batch.end  # compaction has thinned it: nothing can be said
+            if end <= batch.end and there != batch.digest(at, end):
+                raise _other_rows(self._place, f"records {at} to {end - 1} of {lane.name} differ")
+            at = end
+        return at
+
+    async def _append(self, lane: Lane, batch: Batch) -> None:
+        """Write it. Who finds that another attempt has written some of it goes on behind that."""
+        backoff = self._client.backoff(_UNSEEN_MS)
         while True:
             numbering = self.intent.lanes[lane.name.partition]
             data = encode(
@@ -239,31 +275,34 @@ class Target:
                 codec=self._codec,
                 producer_id=numbering.producer_id,
                 producer_epoch=numbering.producer_epoch,
-                base_sequence=first - numbering.already,
+                base_sequence=batch.first - numbering.already,
             )
             try:
                 await append(self._client, lane.name, self._topic_id, data)
             except UnknownProducerId:
                 # Brokers forget a producer that was silent for long: between a crash and this attempt, say.
                 async with self._renewing:
-                    written = await self._renew(lane)
-                if written >= first + len(batch.values):
-                    return
-                if written != first:
-                    fact = f"{written} records are in {lane.name} where {first} were"
-                    raise _other_rows(self._place, fact) from None
+                    there = await self._renew(lane)
             except OutOfOrderSequenceNumber as error:
-                raise _other_rows(
-                    self._place, f"{lane.name} was written in other batches ({error})"
-                ) from error
+                there = Lane(lane.name)
+                await self._find_written(there)
+                # What it has written counts when it is committed; until then it cannot be seen.
+                if there.written <= batch.first and not await self._client.pause(backoff):
+                    raise _other_rows(self._place, f"{lane.name} has another numbering: {error}") from error
             else:
                 return
+            if there.written < batch.first and there.written < numbering.already:
+                raise _other_rows(self._place, f"{there.written} records are in {lane.name}, and were more")
+            at = self._compare(there, batch)
+            if at >= batch.end:
+                return
+            batch = batch.behind(at)
 
-    async def _renew(self, lane: Lane) -> int:
-        """Go on in that partition under a new producer id; how many records are there already."""
+    async def _renew(self, lane: Lane) -> Lane:
+        """Go on in that partition under a new producer id; what is there already."""
         place, index = self._place, lane.name.partition
-        await self._ledger.refresh(place)
-        done = self._ledger.done(place)
+        await self._ledger.refresh(place.query)
+        done = self._ledger.done(place.query)
         if done is not None and done.batch >= place.batch:
             raise _other_rows(place, "another attempt has ended it meanwhile, and this one is late")
         newest = self._ledger.intent(place, self.name)
@@ -279,7 +318,7 @@ class Target:
         )
         wanted = structs.replace(self.intent, generation=self.intent.generation + 1, lanes=lanes)
         self.intent = await self._ledger.intend(place, wanted)
-        return self.intent.lanes[index].already
+        return there
 
 
 async def _landed(lane: Lane) -> None:
@@ -297,7 +336,7 @@ def _other_rows(place: Place, fact: str) -> InvalidRequest:
 
 
 class Writing:
-    """A task: rows in, and one entry in the ledger when all of them are written."""
+    """A task: rows in, and what the driver has to know of them when all are written."""
 
     def __init__(self, client: Client, ledger: Ledger, place: Place, options: WriteOptions) -> None:
         self._client = client
@@ -305,29 +344,36 @@ class Writing:
         self._place = place
         self._options = options
         self._targets: dict[str, Target] = {}
-        self._done: Done | None = None
+        self._done: tuple[int, int] | None = None
+        """What was written of this task, when the driver has seen the end of it."""
         self._now_ms = 0
+        self._rows = 0
+        self._digest = 0
         self.skipped = False
-        """Whether a later micro-batch of this task is in its topics already."""
+        """Whether a later micro-batch of this query is in its topics already."""
 
     async def begin(self, now_ms: int) -> None:
         """Learn what was done before."""
         self._now_ms = now_ms
-        await self._ledger.refresh(self._place)
-        done = self._ledger.done(self._place)
+        await self._ledger.refresh(self._place.query)
+        done = self._ledger.done(self._place.query)
         if done is not None and done.batch >= self._place.batch:
-            self._done = done if done.batch == self._place.batch else None
-            self.skipped = self._done is None
+            self.skipped = done.batch > self._place.batch
+            self._done = done.tasks.get(str(self._place.task), (0, 0))
 
     async def add(self, batch: pa.RecordBatch) -> None:
         """Write these rows."""
         rows = Rows(batch)
-        if rows.topics is None:
+        self._rows += rows.count
+        self._digest = digest(rows.keys or repeat(None, rows.count), rows.values, self._digest)
+        if self._done is not None:
+            return
+        if self._options.topic or rows.topics is None:
             await (await self._target(self._options.topic)).add(rows, range(rows.count))
             return
         by_topic: dict[str, list[int]] = {}
         for at, name in enumerate(rows.topics):
-            by_topic.setdefault(name or self._options.topic, []).append(at)
+            by_topic.setdefault(name or "", []).append(at)
         for name, places in by_topic.items():
             if not name:
                 raise InvalidRecord("a row names no topic, and there is no option topic")
@@ -337,25 +383,18 @@ class Writing:
         target = self._targets.get(name)
         if target is None:
             target = Target(self._client, self._ledger, self._place, name, self._options.codec)
-            await target.begin(self._done, self._now_ms)
+            await target.begin(self._now_ms)
             self._targets[name] = target
         return target
 
-    async def finish(self) -> int:
-        """Until all is written, and the ledger says so; how many rows there were."""
-        targets = self._targets.values()
-        for target in targets:
+    async def finish(self) -> tuple[int, int]:
+        """Until all is written; how many rows there were, and their checksum: for the driver."""
+        for target in self._targets.values():
             await target.finish()
-        rows = sum(target.rows for target in targets)
-        digests = {name: each for target in targets for name, each in target.digests().items()}
-        if self._done is not None:
-            if self._done.digests != digests or self._done.rows != rows:
-                raise _other_rows(self._place, f"{self._done.rows} rows were written, now there are {rows}")
-        elif rows:
-            intents = {target.name: target.intent for target in targets}
-            done = Done(batch=self._place.batch, intents=intents, digests=digests, rows=rows)
-            await self._ledger.finish(self._place, done)
-        return rows
+        here = self._rows, self._digest
+        if self._done is not None and self._done != here:
+            raise _other_rows(self._place, f"{self._done[0]} rows were written, now there are {here[0]}")
+        return here
 
     async def abort(self) -> None:
         """Send nothing more; what is written stays, and the next attempt finds it."""

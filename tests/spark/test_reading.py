@@ -304,9 +304,13 @@ def test_a_dataframe_is_written_and_read_again(spark: SparkSession, world: World
 
 def test_rows_say_which_topic_they_are_for(spark: SparkSession, world: World) -> None:
     one, two = world.topic(), world.topic()
-    frame = spark.range(10).selectExpr("cast(id as string) as value", f"if(id < 3, '{one}', null) as topic")
-    write_topic(frame, two, world.bootstrap)
+    frame = spark.range(10).selectExpr(
+        "cast(id as string) as value", f"if(id < 3, '{one}', '{two}') as topic"
+    )
+    write_topic(frame, None, world.bootstrap)
     assert (len(world.values(one)), len(world.values(two))) == (3, 7)
+    write_topic(frame, one, world.bootstrap)
+    assert len(world.values(one)) == 13
 
 
 def test_rows_that_are_no_records_are_refused(spark: SparkSession, world: World) -> None:

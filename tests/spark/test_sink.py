@@ -12,7 +12,7 @@ from tests.spark.conftest import World
 from tidelog.client import Client, connect
 from tidelog.protocol.errors import InvalidRequest, OffsetOutOfRange
 from tidelog.protocol.types import TopicPartition
-from tidelog.spark.ledger import Ledger, Place
+from tidelog.spark.ledger import Done, Ledger, Place
 from tidelog.spark.options import WriteOptions
 from tidelog.spark.portal import Address
 from tidelog.spark.writing import BATCH_ROWS, Writing
@@ -32,11 +32,11 @@ class Attempt:
 
     def __init__(self, world: World, place: Place, topic: str) -> None:
         self._bootstrap = world.bootstrap
-        self._place, self._options = place, WriteOptions(Address(world.bootstrap), topic)
+        self.place, self._options = place, WriteOptions(Address(world.bootstrap), topic)
 
     async def __aenter__(self) -> Writing:
         self._client: Client = await connect(self._bootstrap)
-        self.writing = Writing(self._client, Ledger(self._client), self._place, self._options)
+        self.writing = Writing(self._client, Ledger(self._client), self.place, self._options)
         await self.writing.begin(1234)
         return self.writing
 
@@ -56,12 +56,20 @@ def once(world: World, topic: str, count: int = ROWS) -> None:
     assert set(seen) == {b"%d" % number for number in range(count)}
 
 
-async def write(attempt: Attempt, *batches: pa.RecordBatch, finish: bool = True) -> None:
+async def write(
+    attempt: Attempt, *batches: pa.RecordBatch, finish: bool = True, commit: bool = False
+) -> None:
+    """An attempt: killed before its end, ended, or ended and acknowledged by the driver."""
     async with attempt as writing:
         for batch in batches:
             await writing.add(batch)
-        if finish:
-            await writing.finish()
+        if not finish:
+            return
+        here = await writing.finish()
+        if commit:
+            task = attempt.place
+            done = Done(batch=task.batch, tasks={str(task.task): here})
+            await writing._ledger.finish(task.query, done)
 
 
 def test_a_task_killed_between_its_records_and_its_word_is_resumed(world: World) -> None:
@@ -90,13 +98,13 @@ def test_a_task_killed_while_it_writes_is_resumed_behind_what_is_there(world: Wo
 def test_a_task_that_is_done_is_only_compared(world: World) -> None:
     topic, task = world.topic(2), place()
     for _ in range(3):
-        world.run(write(Attempt(world, task, topic), rows(1000)))
+        world.run(write(Attempt(world, task, topic), rows(1000), commit=True))
     once(world, topic, 1000)
 
 
 def test_an_earlier_micro_batch_is_never_written_again(world: World) -> None:
     topic, task = world.topic(), place(batch=7)
-    world.run(write(Attempt(world, task, topic), rows(10)))
+    world.run(write(Attempt(world, task, topic), rows(10), commit=True))
 
     async def late() -> bool:
         async with Attempt(world, Place(task.query, task.task, 6), topic) as writing:
@@ -152,9 +160,12 @@ def test_fewer_rows_than_before_are_refused(world: World) -> None:
 
 def test_other_rows_are_refused_when_all_was_done_as_well(world: World) -> None:
     topic, task = world.topic(), place()
-    world.run(write(Attempt(world, task, topic), rows(100)))
+    world.run(write(Attempt(world, task, topic), rows(100), commit=True))
     with pytest.raises(InvalidRequest, match="yields other rows"):
         world.run(write(Attempt(world, task, topic), rows(101)))
+    with pytest.raises(InvalidRequest, match="0 rows were written, now there are 5"):
+        world.run(write(Attempt(world, Place(task.query, 1, 0), topic), rows(5)))
+    assert len(world.values(topic)) == 100
 
 
 def test_more_partitions_between_two_attempts_change_nothing(world: World) -> None:
@@ -170,12 +181,12 @@ def test_a_leader_killed_while_a_task_writes_costs_no_row_and_no_second_one(worl
     pieces = [rows(5000, first) for first in range(0, 50_000, 5000)]
 
     async def shaken() -> None:
+        leader = await world.cluster.leader_of(topic)
+        assert leader is not None
         async with Attempt(world, task, topic) as writing:
             for number, piece in enumerate(pieces):
                 await writing.add(piece)
                 if number == 3:
-                    leader = await world.cluster.leader_of(topic)
-                    assert leader is not None
                     await world.cluster.kill(leader)
             await writing.finish()
         await world.cluster.start(leader)
@@ -218,7 +229,7 @@ def test_a_task_goes_on_when_brokers_have_forgotten_its_producer(world: World) -
                 await found(lane)  # type: ignore[arg-type]  # a lane
                 target.intent.lanes[0] = forgotten
 
-            target._find_written = find_by_the_old_id  # type: ignore[method-assign, assignment]
+            target._find_written = find_by_the_old_id  # type: ignore[method-assign]
             await writing.add(next(pieces))
             await writing.finish()
             assert target.intent.generation == 1
@@ -228,17 +239,41 @@ def test_a_task_goes_on_when_brokers_have_forgotten_its_producer(world: World) -
     once(world, topic)
 
 
-def test_the_ledger_keeps_one_entry_of_a_task_that_is_done(world: World) -> None:
+def test_the_ledger_keeps_one_entry_of_a_query_whose_batches_are_done(world: World) -> None:
     topic, task = world.topic(), place()
     for batch in range(3):
-        world.run(write(Attempt(world, Place(task.query, 0, batch), topic), rows(10)))
+        world.run(write(Attempt(world, Place(task.query, 0, batch), topic), rows(10), commit=True))
 
     async def entries() -> list[str]:
         ledger = Ledger(world.client)
-        await ledger.refresh(task)
+        await ledger.refresh(task.query)
         return [key for each in ledger._entries.values() for key in each if key.startswith(task.query)]
 
-    assert world.run(entries()) == [task.key]
+    assert world.run(entries()) == [task.query]
+
+
+@pytest.mark.parametrize("ended", [10, BATCH_ROWS + 1, 2 * BATCH_ROWS + 5])
+def test_an_attempt_whose_input_ended_too_soon_is_continued(world: World, ended: int) -> None:
+    """Spark ends a sink's input as if that were all when computing it fails."""
+    topic, task = world.topic(2), place()
+    world.run(write(Attempt(world, task, topic), rows(ended)))
+    assert len(world.values(topic)) == ended
+    world.run(write(Attempt(world, task, topic), rows()))
+    once(world, topic)
+
+
+def test_two_attempts_with_batches_of_different_sizes_write_each_row_once(world: World) -> None:
+    topic, task = world.topic(1), place()
+
+    async def both() -> None:
+        async with Attempt(world, task, topic) as whole:
+            await whole.add(rows(BATCH_ROWS - 10, key="k"))
+            await write(Attempt(world, task, topic), rows(3000, key="k"))
+            await whole.add(rows(5000, BATCH_ROWS - 10, key="k"))
+            await whole.finish()
+
+    world.run(both())
+    once(world, topic, BATCH_ROWS + 4990)
 
 
 def test_rows_without_a_key_are_spread_and_named_partitions_are_kept(world: World) -> None:
