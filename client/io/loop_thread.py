@@ -129,12 +129,12 @@ class LoopThread:
                 with suppress(ClientClosed):
                     self.post(call.cancel)
                     if call.ended.acquire(timeout=_CANCELLED_S) and call.done and undo is not None:
-                        self.do(undo, call.value)  # type: ignore[arg-type] -- it is done: there is a value
+                        self.do(undo, call.value)  # type: ignore[arg-type]  # it is done
                 raise
         finally:
             self._calls.pop(call, None)
         if call.done:
-            return call.value  # type: ignore[return-value] -- it is done: there is a value
+            return call.value  # type: ignore[return-value]  # it is done
         error = call.error
         if error is None or isinstance(error, asyncio.CancelledError):
             raise ClientClosed("the client was closed during the call") from None

@@ -79,7 +79,7 @@ class _Bench:
 
             async def enqueue() -> int:
                 for _ in range(count):
-                    await producer.enqueue("write", VALUE)
+                    _ = await producer.enqueue("write", VALUE)
                 await producer.flush()
                 return count
 
@@ -153,7 +153,7 @@ class _Bench:
 
                 async def enqueue(producer: tidelog.Producer = producer) -> int:
                     for _ in range(records):
-                        await producer.enqueue("alone", VALUE)
+                        _ = await producer.enqueue("alone", VALUE)
                     await producer.flush()
                     return records
 
