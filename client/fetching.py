@@ -94,6 +94,8 @@ class Fetching:
         """Topics of which the metadata is not good enough."""
         self.notes: list[tuple[TopicPartition, str]] = []
         """What should be logged: positions that were changed by `auto_offset_reset`."""
+        self.records = 0
+        """How many were read."""
         self._config = config
         self._rack = rack
         self._backoff_ms = backoff_ms
@@ -108,6 +110,15 @@ class Fetching:
     def buffered_bytes(self) -> int:
         """What was fetched and not read."""
         return sum(reader.buffered_bytes for reader in self.readers.values())
+
+    @property
+    def lag(self) -> int:
+        """How many committed offsets lie ahead of what was read, as far as answers have told."""
+        return sum(
+            max(each.high_watermark - each.position, 0)
+            for each in self.readers.values()
+            if each.position != NO_OFFSET
+        )
 
     # ── which partitions ──────────────────────────────────────────────────────────────────────────
 
@@ -470,6 +481,7 @@ class Fetching:
             batch = self._decoded(reader, piece, at)
         if batch is not None:
             reader.position = batch.next_offset
+            self.records += len(batch)
         elif reader.error is not None:
             raise type(reader.error)(reader.error.message)
         return batch
@@ -499,6 +511,7 @@ class Fetching:
         """These were not read after all."""
         reader.rest = rest
         reader.position = rest.offset
+        self.records -= len(rest)
 
     def made_room(self, reader: Reader) -> bool:
         """Whether it was held back and need not be any longer."""

@@ -555,12 +555,7 @@ class Consumer:
 
     def metrics(self) -> Mapping[str, float]:
         """Figures, by names that say what they count."""
-        return {
-            "consumer_fetches": float(self._fetcher.fetches),
-            "consumer_fetched_bytes": float(self._fetcher.fetched_bytes),
-            "consumer_partitions": float(len(self._fetching.readers)),
-            "consumer_buffered_bytes": float(self._fetching.buffered_bytes),
-        }
+        return self._fetcher.metrics()
 
     def _drop_all(self) -> None:
         self._reading = self._last = None

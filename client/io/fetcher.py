@@ -77,6 +77,18 @@ class Fetcher:
         if self._tasks:
             await asyncio.wait(list(self._tasks))
 
+    def metrics(self) -> dict[str, float]:
+        """What the consumer tells of itself."""
+        fetching = self.fetching
+        return {
+            "consumer_fetches": float(self.fetches),
+            "consumer_fetched_bytes": float(self.fetched_bytes),
+            "consumer_records": float(fetching.records),
+            "consumer_partitions": float(len(fetching.readers)),
+            "consumer_buffered_bytes": float(fetching.buffered_bytes),
+            "consumer_lag": float(fetching.lag),
+        }
+
     # ── carrying out ──────────────────────────────────────────────────────────────────────────────
 
     def stir(self) -> None:

@@ -101,7 +101,7 @@ class Producer:
         """Whether `close` has raised what it had to."""
         self._failed: list[Batch] = []
         self._failed_before = 0
-        self._counts = {"records": 0, "batches": 0, "failed_records": 0}
+        self._counts = {"records": 0, "bytes": 0, "batches": 0, "failed_records": 0}
         client.register(self)
 
     def __repr__(self) -> str:
@@ -253,6 +253,7 @@ class Producer:
         if batch.error is None:
             self._counts["batches"] += 1
             self._counts["records"] += batch.count
+            self._counts["bytes"] += batch.size
             return
         self._counts["failed_records"] += batch.count
         self._failed.append(batch)

@@ -40,6 +40,7 @@ _COMPONENTS = ("sync", "testing")
 TYPE_CHECKING = False  # as type checkers know it; to import typing would cost more than all the rest
 
 if TYPE_CHECKING:
+    from tidelog import sync as sync
     from tidelog.client.admin import NewTopic as NewTopic
     from tidelog.client.io.admin import Admin as Admin
     from tidelog.client.io.client import Client as Client

@@ -23,6 +23,12 @@ def test_every_error_has_its_name() -> None:
         assert getattr(tidelog, error.__name__) is error
 
 
+@pytest.mark.parametrize("name", ["Admin", "Client", "Consumer", "Delivery", "Producer", "connect"])
+def test_what_blocks_has_its_names_without_an_import_of_its_own(name: str) -> None:
+    assert getattr(tidelog.sync, name).__doc__
+    assert "sync" in dir(tidelog)
+
+
 @pytest.mark.parametrize("name", ["Nothing", "Mapping", "BY_CODE", "_secret"])
 def test_any_other_name_is_none(name: str) -> None:
     with pytest.raises(AttributeError, match=name):
