@@ -278,6 +278,8 @@ class GroupMember:
                 failed = CoordinatorNotAvailable(str(error))
             logger.info("group.heartbeat_failed group=%s reason=%s", self.group, error)
             membership.unanswered(request.sequence, failed, _now_ms())
+            if membership.standing is Standing.FAILED:
+                self._fetcher.fail(error)  # whoever reads is told before any listener
         else:
             membership.answered(request.sequence, reply, _now_ms())
         self._look()
@@ -532,10 +534,11 @@ class GroupMember:
         places: Mapping[Place, Commit],
     ) -> None:
         refusals = Refusals()
+        names = {self.places.get(name): name for name in offsets}  # None: taken away meanwhile
         for entry in reply.partitions:
             place = entry.topic_id, entry.index
-            name = next((name for name in offsets if self.places.get(name) == place), place)
-            if not refusals.look(str(name), entry.error, entry.message) and name in self.places:
+            name = names.get(place)
+            if not refusals.look(str(name or place), entry.error, entry.message) and name is not None:
                 self._committed[place] = places[place].offset
         self._asked.set()
         refusals.raise_any(len(places))

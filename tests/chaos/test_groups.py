@@ -25,6 +25,8 @@ GROUP_SETTINGS = {
     "group.consumer.heartbeat.interval.ms": 2000,
 }
 CONVERGED_S = 5.0
+PAUSES = 0.25
+"""How often a broker is stopped for a while, with its connections open, instead of killed."""
 PATIENCE_S = 60.0
 
 
@@ -124,7 +126,7 @@ class Storm:
         self.rng = Random(seed)
         self.ledger = Ledger()
         self.members: list[Member] = []
-        self.joined = self.left = self.crashed = self.killed = 0
+        self.joined = self.left = self.crashed = self.killed = self.paused = 0
         self._writing = True
 
     def join(self) -> None:
@@ -157,14 +159,20 @@ class Storm:
             await asyncio.sleep(0.2)
 
     async def kill(self, until_s: float) -> None:
-        """Kill one broker after the other, each when all are there."""
+        """Kill or stop one broker after the other, each when all are there."""
         loop = asyncio.get_running_loop()
         while loop.time() < until_s:
             victim = self.rng.randint(1, 3)
-            await self.cluster.kill(victim)
-            self.killed += 1
-            await asyncio.sleep(self.rng.uniform(0.3, 2))
-            await self.cluster.start(victim)
+            if self.rng.random() < PAUSES:
+                await self.cluster.pause(victim)
+                self.paused += 1
+                await asyncio.sleep(self.rng.uniform(1, 5))
+                await self.cluster.resume(victim)
+            else:
+                await self.cluster.kill(victim)
+                self.killed += 1
+                await asyncio.sleep(self.rng.uniform(0.3, 2))
+                await self.cluster.start(victim)
             await self.cluster.wait_ready()
             await asyncio.sleep(self.rng.uniform(1, 3))
 
@@ -249,10 +257,11 @@ async def test_every_record_is_consumed_and_nothing_is_committed_before(tmp_path
         seconds = await storm.run()
     facts = (
         f"seed {seed}: joined {storm.joined}, left {storm.left}, crashed {storm.crashed}, killed {storm.killed}, "
+        f"stopped {storm.paused}, "
         f"written {sum(storm.ledger.written.values())}, processed {storm.ledger.times}, "
         f"checked {storm.ledger.checked}, converged in {seconds:.2f} s"
     )
     assert seconds < CONVERGED_S, facts
-    assert storm.killed >= 2, facts
+    assert storm.killed + storm.paused >= 2, facts
     assert storm.ledger.checked, facts
     print(facts)  # noqa: T201 -- shown with -s

@@ -246,6 +246,22 @@ async def test_what_is_in_hand_for_too_long_is_read_again_and_nobody_is_put_out(
     await first.close()
 
 
+async def test_who_processes_for_longer_than_its_session_stays_a_member(
+    client: Client, cluster: Cluster
+) -> None:
+    lost: list[list[TopicPartition]] = []
+    async with member(client, session_timeout_ms=1000, on_lost=lost.append) as first:
+        record = (await take(first, 1))[0]
+        async with cluster.client() as other, member(other) as second:
+            loop = asyncio.get_running_loop()
+            until_s = loop.time() + 3
+            await until(lambda: loop.time() > until_s, "three sessions are over")
+            assert TopicPartition(record.topic, record.partition) in first.assignment()
+            await first.commit(record)
+            await shared(first, second)
+    assert lost == []
+
+
 async def test_the_application_is_told_and_may_seek_and_wait(client: Client, cluster: Cluster) -> None:
     events: list[tuple[str, int]] = []
 
@@ -334,6 +350,31 @@ async def test_a_static_member_is_fenced_by_its_next_process_and_its_reader_is_t
         with pytest.raises(FencedInstanceId, match="another one"):
             await take(second, 200)
         assert second.state == "failed"
+
+
+async def test_a_refusal_that_nothing_mends_is_told_to_who_reads_before_any_listener(client: Client) -> None:
+    never = asyncio.Event()
+
+    async def slow(_names: list[TopicPartition]) -> None:
+        await never.wait()
+
+    consumer = member(client, on_lost=slow)
+    await take(consumer, 200)
+    waiting = asyncio.create_task(consumer.getone())
+    group = consumer._group
+    assert group is not None
+
+    async def refuse(*_: object) -> None:
+        raise FencedInstanceId("another one is member as 'one'")
+
+    group._at.ask = refuse  # type: ignore[assignment,method-assign]
+    group.membership._say(0)
+    group._look()
+    with pytest.raises(FencedInstanceId, match="another one"):
+        await asyncio.wait_for(waiting, 5)
+    assert consumer.state == "failed"
+    never.set()
+    await consumer.close()
 
 
 async def test_a_listener_that_fails_is_told_to_who_reads(client: Client) -> None:
