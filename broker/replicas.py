@@ -72,8 +72,8 @@ class Replicas:
         """Not placed here any more, and being flushed: removed when that is over."""
         self.delayed = Delayed()
         self.sessions = FetchSessions()
-        self.waiting_fetches: dict[object, Callable[[], None]] = {}
-        """By the connection on which a fetch waits: how it is answered at once."""
+        self.waiting_fetches: dict[object, list[Callable[[], None]]] = {}
+        """By the connection on which fetches wait, those of several consumers perhaps: how each is answered at once."""
         self.lease_until_ms = -1
         """On the clock that goes on while the machine sleeps; compared when a request is handled (2.14)."""
         self.fetches_sent = 0

@@ -61,13 +61,12 @@ def fetch(context: Context, incoming: Incoming) -> None:
     keys = [*session.partitions, incoming.connection]
     context.replicas.wait(waiting, keys, context.clocks.now_ms() + request.max_wait_ms)
     if not waiting.answered:
-        context.replicas.waiting_fetches[incoming.connection] = waiting.hurry
+        context.replicas.waiting_fetches.setdefault(incoming.connection, []).append(waiting.hurry)
 
 
 def end_wait(context: Context, incoming: Incoming) -> None:
     """Whoever waits on this connection has something else to ask for: a partition that it did not follow before."""
-    hurry = context.replicas.waiting_fetches.get(incoming.connection)
-    if hurry is not None:
+    for hurry in context.replicas.waiting_fetches.get(incoming.connection, ()):
         hurry()
 
 
@@ -232,8 +231,10 @@ class _Waiting:
     def _is_over(self) -> None:
         self.answered = True
         waiting, mine = self.context.replicas.waiting_fetches, self.incoming.connection
-        if waiting.get(mine) == self.hurry:
-            del waiting[mine]
+        if self.hurry in waiting.get(mine, ()):
+            waiting[mine].remove(self.hurry)
+            if not waiting[mine]:
+                del waiting[mine]
 
     def _partition(self, asked: PartitionFetch) -> Partition:
         if self.request.broker_id != NO_BROKER:  # epochs protect a follower: no lease is needed

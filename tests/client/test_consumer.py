@@ -171,6 +171,25 @@ async def test_a_partition_that_is_added_does_not_wait_for_the_end_of_a_poll(cli
         assert (await asyncio.wait_for(waiting, 10)).partition == 1
 
 
+async def test_consumers_of_one_client_end_their_polls_on_the_connection_that_they_share(
+    client: Client,
+) -> None:
+    options = {"fetch_max_wait_ms": 20_000}
+    async with earliest(client, **options) as first, earliest(client, **options) as second:
+        for consumer in (first, second):
+            consumer.assign([FIRST])
+            await take(consumer, 100)
+        for consumer in (first, second):
+            waiting = [asyncio.ensure_future(one.getone()) for one in (first, second)]
+            await until(lambda: client.connections.in_flight == 2, "both poll")
+            consumer.seek(FIRST, 99)
+            done, _ = await asyncio.wait(waiting, timeout=10, return_when=asyncio.FIRST_COMPLETED)
+            assert [task.result().offset for task in done] == [99]
+            for task in waiting:
+                task.cancel()
+            await asyncio.wait(waiting)
+
+
 async def test_tasks_that_read_from_one_consumer_share_the_records(client: Client) -> None:
     async with earliest(client) as consumer:
         got: list[int] = []
