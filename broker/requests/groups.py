@@ -1,6 +1,7 @@
 """The requests about groups: from the right shard, or why it cannot be served, to the answer (docs/GROUPS.md)."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from dataclasses import replace as decided
 from functools import partial
@@ -54,6 +55,9 @@ from tidelog.protocol.messages import (
 )
 from tidelog.protocol.messages import Coordinator as FoundCoordinator
 from tidelog.protocol.types import NO_BROKER, NO_OFFSET, Epoch, Offset
+
+TIMED_GROUPS: Final = 20
+"""Of so many groups that are described at once, the first unread record of each partition is looked up."""
 
 Handler: TypeAlias = Callable[[Context, Incoming], None]
 Refuse: TypeAlias = Callable[[TidelogError], Reply]
@@ -274,12 +278,33 @@ def describe_groups(coordinator: Coordinator, context: Context, incoming: Incomi
         incoming.reply(DescribeGroupsReply())
         return
 
+    if request.with_lag and len(request.groups) > TIMED_GROUPS:
+        _describe_many(coordinator, context, request, incoming)
+        return
+
     def done(answers: list[Reply | TidelogError]) -> None:
         entries = (answer.groups[0] for answer in answers if isinstance(answer, DescribeGroupsReply))
         incoming.reply(DescribeGroupsReply(tuple(entries)))
 
     for name, answer in zip(request.groups, gathered(len(request.groups), done), strict=True):
         _describe(coordinator, context, name, answer, request)
+
+
+def _describe_many(
+    coordinator: Coordinator, context: Context, request: DescribeGroups, incoming: Incoming
+) -> None:
+    """Every leader is asked once for all of the groups; how old what they lag behind is, commits tell."""
+    places: dict[Place, Offset] = {}
+    for name in request.groups:
+        with suppress(TidelogError):  # said when its turn comes
+            group = coordinator.of_group(name).shard.committed.get(name)
+            places |= dict.fromkeys(places_of_group(group) if group is not None else (), 0)
+
+    def done(ends: dict[Place, Ends]) -> None:
+        entries = (_described(coordinator, context, name, ends) for name in request.groups)
+        incoming.reply(DescribeGroupsReply(tuple(entries)))
+
+    gather_ends(context, coordinator.ask_broker, places, request.timeout_ms, done, with_times=False)
 
 
 def _describe(

@@ -23,7 +23,7 @@ from tidelog.broker.groups.records import (
 )
 from tidelog.broker.groups.settings import GroupSettings
 from tidelog.broker.groups.shard import Shard
-from tidelog.broker.requests.groups import handlers
+from tidelog.broker.requests.groups import TIMED_GROUPS, handlers
 from tidelog.controller.image import Changes, PartitionState, TopicState
 from tidelog.protocol.errors import (
     CoordinatorLoadInProgress,
@@ -483,6 +483,22 @@ def test_how_far_other_brokers_logs_go_is_asked_of_their_leaders_once_for_all_gr
     ends(ListOffsetsReply((OffsetFound(ORDERS_ID, 0, offset=1), OffsetFound(ORDERS_ID, 0, offset=9))), b"")
     (offset,) = described.answer.groups[0].offsets
     assert (offset.lag, offset.lag_ms) == (6, 600)
+
+
+def test_for_many_groups_that_are_described_at_once_each_leader_is_asked_once() -> None:
+    desk = ready()
+    asked: list[tuple[Any, Any]] = []
+    desk.coordinator.ask_broker = lambda _broker, request, _ms, heard: asked.append((request, heard))
+    names = [f"g{number}" for number in range(TIMED_GROUPS + 1)]
+    for number, name in enumerate(names):
+        desk.commit("", -1, number % 5, group=name)
+    desk.follow(leader=2, place=(ORDERS_ID, 0), replicas=(1, 2), isr=(1, 2))
+    described = desk.put(DescribeGroups(tuple(names), with_lag=True))
+    ((_, heard),) = asked
+    heard(ListOffsetsReply((OffsetFound(ORDERS_ID, 0, offset=0), OffsetFound(ORDERS_ID, 0, offset=9))), b"")
+    assert [group.offsets[0].lag for group in described.answer.groups] == [
+        9 - number % 5 for number in range(len(names))
+    ]
 
 
 def test_a_leader_that_does_not_answer_leaves_its_partitions_unknown() -> None:
