@@ -75,11 +75,10 @@ def test_pyproject_names_every_component() -> None:
     targets = tool["hatch"]["build"]["targets"]
     assert tool["ruff"]["lint"]["flake8-tidy-imports"]["banned-api"].keys() == COMPONENTS
     assert tool["coverage"]["paths"].keys() == COMPONENTS | {"tidelog"}
-    assert targets["wheel"]["sources"] == {"src/tidelog": "tidelog"} | {
-        name: f"tidelog/{name}" for name in COMPONENTS
-    }
-    assert set(targets["wheel"]["only-include"]) == COMPONENTS | {"src/tidelog"}
-    assert set(targets["sdist"]["only-include"]) >= COMPONENTS | {"src/tidelog"}
+    packages = {"src/tidelog": "tidelog", "src/pyspark_tidelog": "pyspark_tidelog"}
+    assert targets["wheel"]["sources"] == packages | {name: f"tidelog/{name}" for name in COMPONENTS}
+    assert set(targets["wheel"]["only-include"]) == COMPONENTS | packages.keys()
+    assert set(targets["sdist"]["only-include"]) >= COMPONENTS | packages.keys()
 
 
 @pytest.mark.parametrize(

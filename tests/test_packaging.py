@@ -17,6 +17,9 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[1]
 
+SPARK_FINDS = "pyspark_tidelog/__init__.py"
+"""A second package: Spark looks for its prefix (docs/adr/0110)."""
+
 LINKS_AND_ROOT = ("__init__.py", "__main__.py", "py.typed", "sync.py")
 
 
@@ -89,7 +92,7 @@ def _product() -> set[str]:
 
 def test_the_wheel_holds_every_module_and_nothing_else(built: Built) -> None:
     names = {name for name in zipfile.ZipFile(built.wheel_of_tree).namelist() if ".dist-info/" not in name}
-    assert names == {f"tidelog/{path}" for path in (*_product(), *LINKS_AND_ROOT)}
+    assert names == {f"tidelog/{path}" for path in (*_product(), *LINKS_AND_ROOT)} | {SPARK_FINDS}
 
 
 def test_the_source_distribution_holds_the_product_its_tests_and_its_documents(built: Built) -> None:
@@ -99,7 +102,8 @@ def test_the_source_distribution_holds_the_product_its_tests_and_its_documents(b
     top |= {"requirements.lock", ".gitignore", "PKG-INFO"}
     top |= {"Dockerfile", "docker-compose.yml", ".dockerignore"}
     folders = {path for name in ("tests", "scripts", "docs") for path in _files(ROOT / name)}
-    assert names == _product() | folders | top | {f"src/tidelog/{name}" for name in LINKS_AND_ROOT}
+    sources = {f"src/tidelog/{name}" for name in LINKS_AND_ROOT} | {f"src/{SPARK_FINDS}"}
+    assert names == _product() | folders | top | sources
 
 
 def test_the_source_distribution_builds_the_same_wheel(built: Built) -> None:

@@ -18,7 +18,7 @@ async def _write(world: World, topic: str, count: int, at_ms: int, step_ms: int 
     async with world.client.producer() as producer:
         for number in range(count):
             stamp = at_ms + number * step_ms
-            await producer.enqueue(topic, b"%d" % number, key=b"k%d" % (number % 2), timestamp_ms=stamp)
+            _ = await producer.enqueue(topic, b"%d" % number, key=b"k%d" % (number % 2), timestamp_ms=stamp)
 
 
 def test_a_topic_goes_into_files_by_day_once_and_small_ones_become_few(
