@@ -15,6 +15,7 @@ from scripts.benches import (
     processes,
     read,
     rpc,
+    spark,
     steps,
 )
 from scripts.benches.measure import Bench
@@ -35,4 +36,5 @@ BENCHES: tuple[Bench, ...] = (
     processes.BENCH,
     failover.BENCH,
     client.BENCH,
+    spark.BENCH,
 )

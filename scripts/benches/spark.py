@@ -1,0 +1,259 @@
+"""Spark over a topic, beside what Spark can do at best: a count over all columns, an aggregation, a stream.
+
+    arrow      a Python data source that yields ready-made Arrow batches from memory: the limit of the API
+    tuples     one that yields the same rows as tuples
+    parquet    Spark's own reader, in the JVM, over files with the same rows
+
+All of them have Kafka's columns with keys of 8 and values of 100 bytes, and as many tasks. The topic is read from one
+broker, a process of its own, over loopback; what is measured is the wall time of a query on a session that is warm.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scripts.benches.measure import Bench, Goal, Readings, Round, Row, Settings, interleave
+
+from tidelog.client.admin import NewTopic
+from tidelog.testing.cluster import Cluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORDS = 5_000_000
+TASKS = 4
+TOPIC = "measured"
+_KEYS = 1000
+_CHUNK = 32_768
+
+
+def _sources() -> tuple[type[Any], type[Any]]:
+    """The two references, as Spark takes them; here, because only this bench needs Spark."""
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition  # noqa: PLC0415
+
+    from tidelog.spark.columns import schema_of  # noqa: PLC0415
+
+    def rows_of(first: int, count: int) -> Iterator[tuple[Any, ...]]:
+        import datetime as dt  # noqa: PLC0415
+
+        now = dt.datetime.fromtimestamp(1_700_000_000, dt.UTC)
+        for number in range(first, first + count):
+            yield b"%08d" % (number % 1000), b"%0100d" % number, "measured", 0, number, now, 0
+
+    class Reader(DataSourceReader):
+        def __init__(self, records: int, schema: Any, *, arrow: bool) -> None:
+            self.records, self.schema, self.arrow = records, schema, arrow
+
+        def partitions(self) -> list[InputPartition]:
+            return [InputPartition(number) for number in range(4)]
+
+        def read(self, partition: InputPartition) -> Iterator[Any]:
+            count = self.records // 4
+            if not self.arrow:
+                yield from rows_of(partition.value * count, count)
+                return
+            import pyarrow as pa  # noqa: PLC0415
+            from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
+
+            schema = to_arrow_schema(self.schema, timezone="UTC")
+            columns = zip(*rows_of(0, 32_768), strict=True)
+            made = [pa.array(list(column), kind.type) for column, kind in zip(columns, schema, strict=True)]
+            batch = pa.RecordBatch.from_arrays(made, schema=schema)
+            while count > 0:
+                yield batch.slice(0, count)
+                count -= batch.num_rows
+
+    class Source(DataSource):
+        arrow = True
+
+        def schema(self) -> Any:
+            return schema_of(headers=False)
+
+        def reader(self, schema: Any) -> Reader:
+            return Reader(int(self.options["records"]), schema, arrow=self.arrow)
+
+    class Arrow(Source):
+        @classmethod
+        def name(cls) -> str:
+            return "arrow_in_memory"
+
+    class Tuples(Source):
+        arrow = False
+
+        @classmethod
+        def name(cls) -> str:
+            return "tuples_in_memory"
+
+    return Arrow, Tuples
+
+
+class _Frames:
+    """The same rows from everywhere."""
+
+    def __init__(self, spark: "SparkSession", bootstrap: str, records: int, directory: Path) -> None:
+        self._spark = spark
+        self._records = records
+        self._bootstrap = bootstrap
+        self._files = str(directory / "parquet")
+        for source in _sources():
+            spark.dataSource.register(source)
+        self.topic().write.parquet(self._files)
+
+    def topic(self, schema: str | None = None) -> "DataFrame":
+        from tidelog.spark import read_topic  # noqa: PLC0415
+
+        most = self._records // TASKS
+        return read_topic(self._spark, TOPIC, self._bootstrap, maxRecordsPerPartition=most, schema=schema)
+
+    def all(self) -> Mapping[str, Callable[[], "DataFrame"]]:
+        def load(name: str) -> "DataFrame":
+            return self._spark.read.format(name).option("records", self._records).load()
+
+        return {
+            "topic": self.topic,
+            "arrow": lambda: load("arrow_in_memory"),
+            "tuples": lambda: load("tuples_in_memory"),
+            "parquet": lambda: self._spark.read.parquet(self._files),
+        }
+
+
+def _count(frame: "DataFrame") -> None:
+    """Of a Python source Spark takes all columns of all rows, whatever is done with them."""
+    frame.count()
+
+
+def _read(frame: "DataFrame") -> None:
+    """Of Parquet only what is used, so all columns are."""
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def _aggregate(frame: "DataFrame") -> None:
+    frame.groupBy("key").agg({"offset": "max", "value": "count"}).write.format("noop").mode(
+        "overwrite"
+    ).save()
+
+
+def _stream(spark: "SparkSession", bootstrap: str) -> float:
+    """Millions of rows in a second of its only micro-batch; how soon a query starts is another question."""
+    from tidelog.spark import read_stream  # noqa: PLC0415
+
+    frame = read_stream(spark, TOPIC, bootstrap, startingOffsets="earliest")
+    query = frame.writeStream.format("noop").trigger(availableNow=True).start()
+    query.awaitTermination()
+    [batch] = [progress for progress in query.recentProgress if progress.numInputRows]
+    return float(batch.numInputRows) / batch.durationMs["addBatch"] / 1000
+
+
+async def _fill(cluster: Cluster, records: int) -> None:
+    """Keys of 8 bytes and values of 100."""
+    async with cluster.client() as client:
+        await client.admin.create_topics(NewTopic(TOPIC, TASKS, 1))
+        async with client.producer(batch_size=256 << 10) as producer:
+            for first in range(0, records, 100_000):
+                many = range(first, min(first + 100_000, records))
+                values, keys = [b"%0100d" % number for number in many], [b"%08d" % (n % _KEYS) for n in many]
+                await producer.send_many(TOPIC, values, keys, partition=first // 100_000 % TASKS)
+
+
+def _worker_mb() -> float:
+    """The most memory that one of Spark's Python workers has had."""
+    peaks = [0.0]
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes()
+            if b"pyspark.daemon" in words:
+                lines = (process / "status").read_text("utf-8").splitlines()
+                peaks += [float(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM")]
+        except OSError:
+            continue  # it has ended meanwhile
+    return max(peaks)
+
+
+@contextmanager
+def _talk_to(file: Path) -> Iterator[None]:
+    """Let what is started meanwhile write its warnings there: a JVM keeps the stderr that it was born with."""
+    kept = os.dup(2)
+    with file.open("wb") as log:
+        os.dup2(log.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+@contextmanager
+def _begin(settings: Settings) -> Iterator[Round]:
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    from tidelog.spark import local_session  # noqa: PLC0415
+
+    records = settings.count(RECORDS, 40_000)
+    with asyncio.Runner() as runner:
+        cluster = runner.run(Cluster(1, processes=True, directory=settings.directory / "spark").__aenter__())
+        try:
+            runner.run(_fill(cluster, records))
+            with _talk_to(settings.directory / "spark.log"):
+                spark = local_session(2, "bench", settings={"spark.ui.showConsoleProgress": "false"})
+            spark.sparkContext.setLogLevel("ERROR")
+            gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 -- Spark does not end its JVM itself
+            try:
+                frames = _Frames(spark, cluster.bootstrap, records, settings.directory)
+                yield lambda number: _take(number, frames, spark, cluster.bootstrap, records)
+            finally:
+                spark.stop()
+                gateway.shutdown()
+                gateway.proc.stdin.close()
+                gateway.proc.wait(60)
+        finally:
+            runner.run(cluster.__aexit__(None, None, None))
+
+
+def _take(number: int, frames: _Frames, spark: "SparkSession", bootstrap: str, records: int) -> Readings:
+    def rate(work: Callable[[], None]) -> Callable[[], float]:
+        def taken() -> float:
+            began = time.perf_counter()
+            work()
+            return records / (time.perf_counter() - began) / 1e6
+
+        return taken
+
+    probes: dict[str, Callable[[], float]] = {}
+    for name, load in frames.all().items():
+        count = _read if name == "parquet" else _count
+        probes[f"count {name}"] = rate(lambda load=load, count=count: count(load()))  # type: ignore[misc]
+        probes[f"aggregation {name}"] = rate(lambda load=load: _aggregate(load()))  # type: ignore[misc]
+    probes["two columns"] = rate(lambda: _count(frames.topic("offset bigint, value binary")))
+    probes["stream"] = lambda: _stream(spark, bootstrap)
+    readings = interleave(number, probes)
+    return {**readings, "worker": _worker_mb()}
+
+
+_OF_ARROW = Goal("ratio", True, 0.7, "GOALS S10")
+_OF_TUPLES = Goal("ratio", True, 3.0, "GOALS S10")
+_OF_STREAM = Goal("ratio", True, 0.6, "GOALS S11")
+_UNIT = "M rows/s"
+
+ROWS = (
+    Row("all columns, beside Arrow", _UNIT, "count topic", "count arrow", "arrow", _OF_ARROW),
+    Row("all columns, beside tuples", _UNIT, "count topic", "count tuples", "tuples", _OF_TUPLES),
+    Row("all columns, beside files", _UNIT, "count topic", "count parquet", "parquet"),
+    Row("aggregation, beside Arrow", _UNIT, "aggregation topic", "aggregation arrow", "arrow", _OF_ARROW),
+    Row("aggregation, beside tuples", _UNIT, "aggregation topic", "aggregation tuples", "tuples", _OF_TUPLES),
+    Row("aggregation, beside files", _UNIT, "aggregation topic", "aggregation parquet", "parquet"),
+    Row("two columns", _UNIT, "two columns", "count topic", "all columns"),
+    Row("a stream's micro-batch", _UNIT, "stream", "count arrow", "arrow", _OF_STREAM),
+    Row("the largest Python worker", "MB", "worker"),
+)
+BENCH = Bench(
+    "spark",
+    "a topic in Spark, keys of 8 and values of 100 bytes (wall time)",
+    ROWS,
+    _begin,
+    rounds_max=3,
+    also_runs=("tidelog.spark.scan", "tidelog.broker.broker"),
+)
