@@ -27,11 +27,12 @@ from pyspark.sql.types import StructType
 
 from tidelog.client.io.client import Client
 from tidelog.client.io.consumer import Consumer
-from tidelog.protocol.errors import TidelogError, Unsupported
+from tidelog.protocol.errors import TidelogError
 from tidelog.protocol.types import Offset, TopicPartition
 from tidelog.spark.batch import Task
 from tidelog.spark.lookup import Found, find, place
 from tidelog.spark.losses import Loss, by_offsets, by_topic
+from tidelog.spark.mirror import Mirror
 from tidelog.spark.offsets import StreamOffset, nested, stream_offset
 from tidelog.spark.options import ReadOptions
 from tidelog.spark.planning import Span, limited, rows_per_task, tasks
@@ -50,10 +51,6 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """`spark.readStream.format("tidelog")`."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        if options.commit_group:
-            raise Unsupported(
-                f"commitGroup={options.commit_group!r}: progress cannot be mirrored into a group yet; leave it out"
-            )
         self.options = options
         self.schema = schema
         self._initial: StreamOffset | None = None
@@ -63,10 +60,11 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned_s = time.monotonic()
         self._record_bytes = 0.0
         self._watcher: Watcher | None = None
+        self._mirror = Mirror(options.commit_group) if options.commit_group else None
 
     def __getstate__(self) -> dict[str, Any]:
         """What tasks need: nothing that is open."""
-        return {**self.__dict__, "_watcher": None}
+        return {**self.__dict__, "_watcher": None, "_mirror": None}
 
     # ── offsets ───────────────────────────────────────────────────────────────────────────────────
 
@@ -117,6 +115,8 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the next micro-batch ends; `start` itself when there is nothing new."""
         at = stream_offset(start)
         fresh = self._initial is not None and start == self._initial.as_json()
+        if not fresh:
+            self._tell(at)  # Spark asks for more when it has finished this
         end = portal().run(self._next(at, fresh=fresh, bounded=not isinstance(limit, ReadAllAvailable)))
         return start if end is None else end.as_json()
 
@@ -221,7 +221,15 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read(self.options, partition.value or (), self.schema)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark keeps the offsets itself; a group that mirrors them (`commitGroup`) has its place here."""
+        """Spark keeps the offsets itself; `commitGroup` mirrors them."""
+        self._tell(stream_offset(end))
+
+    def _tell(self, finished: StreamOffset) -> None:
+        if self._mirror is not None:
+            portal().run(self._told(self._mirror, finished))
+
+    async def _told(self, mirror: Mirror, finished: StreamOffset) -> None:
+        await mirror.tell(await connected(self.options.address), finished)
 
     def stop(self) -> None:
         """Nothing of this needs to be released: connections end with the process."""

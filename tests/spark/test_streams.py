@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import udf
 
@@ -139,10 +139,15 @@ def test_what_was_deleted_before_it_was_read_stops_the_stream_unless_it_may_go_o
     assert files(spark, tmp_path) == [*range(10), *range(15, 20)]
 
 
-def test_a_group_for_progress_is_refused_while_there_is_no_way(spark: SparkSession, world: World) -> None:
-    stream = read_stream(spark, world.topic(), world.bootstrap, commitGroup="g")
-    with pytest.raises((AnalysisException, StreamingQueryException), match="commitGroup='g'"):
-        stream.writeStream.format("noop").trigger(availableNow=True).start().awaitTermination(60)
+def test_progress_is_mirrored_into_a_group(spark: SparkSession, world: World, tmp_path: Path) -> None:
+    topic = world.topic(2)
+    world.produce(topic, numbers(10), 0)
+    world.produce(topic, numbers(5, 10), 1)
+    to_files(
+        read_stream(spark, topic, world.bootstrap, startingOffsets="earliest", commitGroup="lag"), tmp_path
+    )
+    committed = world.run(world.client.admin.committed_offsets("lag"))
+    assert {tuple(name): each.offset for name, each in committed.items()} == {(topic, 0): 10, (topic, 1): 5}
 
 
 def test_a_live_stream_hears_of_records_soon_and_waits_for_enough(
