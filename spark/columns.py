@@ -5,8 +5,8 @@ batch takes is bounded by `ROWS` and `BYTES`, whatever the producers' batches ar
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
-from typing import Any, Final
+from itertools import chain, groupby
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -70,103 +70,112 @@ def _plain(kind: DataType) -> str:
 
 
 class Shaper:
-    """Makes Arrow batches of one schema."""
+    """Makes Arrow batches of one schema out of what the client has fetched, many of its batches for one."""
 
     def __init__(self, schema: StructType, key_equals: str | None = None) -> None:
         self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         self._makers = [_MAKERS[each.name] for each in schema.fields]
-        self._texts = [
-            at
-            for at, each in enumerate(schema.fields)
-            if each.name in ("key", "value") and each.dataType == StringType()
-        ]
         self._key = None if key_equals is None else pa.scalar(key_equals.encode(), pa.binary())
-        self._pending: list[list[pa.Array]] = [[] for _ in self._makers]
-        self.rows = 0
-        self.bytes = 0
+        self._pending: list[RecordBatch] = []
+        self._rows = 0
+        self._bytes = 0
 
     def add(self, batch: RecordBatch) -> None:
         """Take these records."""
-        arrays = [make(batch) for make in self._makers]
-        if self._key is not None:
-            mask = pc.fill_null(pc.equal(_keys(batch), self._key), fill_value=False)
-            rows = pc.sum(mask).as_py()
-            if not rows:
-                return
-            arrays = [pc.filter(array, mask) for array in arrays]
-            self.rows += rows
-        else:
-            self.rows += len(batch)
-        for at in self._texts:
-            arrays[at] = _text(arrays[at], self.schema.names[at], batch)
-        for pending, array in zip(self._pending, arrays, strict=True):
-            pending.append(array)
-            self.bytes += array.nbytes
+        self._pending.append(batch)
+        self._rows += len(batch)
+        # Keys by the first one: they are short, and mostly of one length.
+        self._bytes += _size(batch.values) + len(batch.keys[0] or b"") * len(batch)
 
     @property
     def full(self) -> bool:
         """Whether that is enough for a batch."""
-        return self.rows >= ROWS or self.bytes >= BYTES
+        return self._rows >= ROWS or self._bytes >= BYTES
 
     def take(self) -> list[pa.RecordBatch]:
-        """What was taken, as batches; nothing is left here."""
-        if not self.rows:
-            self._pending, self.bytes = [[] for _ in self._makers], 0
+        """What was taken, as batches of those that are meant; nothing is left here."""
+        pending, rows = self._pending, self._rows
+        self._pending, self._rows, self._bytes = [], 0, 0
+        if not rows:
             return []
-        arrays = [pa.concat_arrays(pending) for pending in self._pending]
         arrays = [
-            array if array.type == kind.type else array.cast(kind.type)
-            for array, kind in zip(arrays, self.schema, strict=True)
+            self._typed(make(pending), kind, pending)
+            for make, kind in zip(self._makers, self.schema, strict=True)
         ]
         if arrays:
             whole = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         else:
-            whole = pa.RecordBatch.from_struct_array(pa.array([{}] * self.rows, pa.struct([])))
-        rows = self.rows
-        self._pending, self.rows, self.bytes = [[] for _ in self._makers], 0, 0
-        if rows <= 2 * ROWS:
-            return [whole]
-        return [whole.slice(at, ROWS) for at in range(0, rows, ROWS)]
+            whole = pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+        if self._key is not None:
+            whole = whole.filter(pc.equal(_keys(pending), self._key))  # null, where there is no key, is none
+        if whole.num_rows <= 2 * ROWS:
+            return [whole] if whole.num_rows else []
+        return [whole.slice(at, ROWS) for at in range(0, whole.num_rows, ROWS)]
+
+    def _typed(self, array: pa.Array, kind: pa.Field, pending: list[RecordBatch]) -> pa.Array:
+        try:
+            return array if array.type == kind.type else array.cast(kind.type)
+        except pa.ArrowInvalid as error:
+            first = pending[0]
+            raise InvalidRecord(
+                f"{first.topic}-{first.partition} from offset {first.offset}: a {kind.name} is no UTF-8 text; "
+                f"read {kind.name} as binary"
+            ) from error
 
 
-def _text(array: pa.Array, column: str, batch: RecordBatch) -> pa.Array:
+def _size(column: list[bytes | None]) -> int:
     try:
-        return array.cast(pa.string())
-    except pa.ArrowInvalid as error:
-        raise InvalidRecord(
-            f"{batch.topic}-{batch.partition} from offset {batch.offset}: a {column} is no UTF-8 text; "
-            f"read {column} as binary"
-        ) from error
+        return sum(map(len, column))  # type: ignore[arg-type]  # mostly there is one in each
+    except TypeError:
+        return sum([len(each) for each in column if each is not None])
 
 
 # ── columns ───────────────────────────────────────────────────────────────────────────────────────────
 
-
-def _keys(batch: RecordBatch) -> pa.Array:
-    return pa.array(batch.keys, pa.binary())
+_Batches: TypeAlias = list[RecordBatch]
 
 
-def _values(batch: RecordBatch) -> pa.Array:
-    return pa.array(batch.values, pa.binary())
+def _keys(batches: _Batches) -> pa.Array:
+    return pa.array(list(chain.from_iterable([batch.keys for batch in batches])), pa.binary())
 
 
-def _topic(batch: RecordBatch) -> pa.Array:
-    return pa.repeat(pa.scalar(batch.topic, pa.string()), len(batch))
+def _values(batches: _Batches) -> pa.Array:
+    return pa.array(list(chain.from_iterable([batch.values for batch in batches])), pa.binary())
 
 
-def _partition(batch: RecordBatch) -> pa.Array:
-    return pa.repeat(pa.scalar(batch.partition, pa.int32()), len(batch))
+def _constant(batches: _Batches, value: Callable[[RecordBatch], Any], kind: pa.DataType) -> pa.Array:
+    """A column that is the same throughout a batch, and mostly throughout all of them."""
+    runs = [
+        (each, sum(map(len, run)))
+        for each, run in ((each, list(run)) for each, run in groupby(batches, value))
+    ]
+    return _joined([pa.repeat(pa.scalar(each, kind), count) for each, count in runs])
 
 
-def _timestamp_type(batch: RecordBatch) -> pa.Array:
-    return pa.repeat(pa.scalar(int(batch.log_append_time), pa.int32()), len(batch))
+def _joined(arrays: list[pa.Array]) -> pa.Array:
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+
+
+def _topic(batches: _Batches) -> pa.Array:
+    return _constant(batches, lambda batch: batch.topic, pa.string())
+
+
+def _partition(batches: _Batches) -> pa.Array:
+    return _constant(batches, lambda batch: batch.partition, pa.int32())
+
+
+def _timestamp_type(batches: _Batches) -> pa.Array:
+    return _constant(batches, lambda batch: int(batch.log_append_time), pa.int32())
 
 
 _counting: list[pa.Array] = [pa.array(range(4096), pa.int64())]
 
 
-def _offsets(batch: RecordBatch) -> pa.Array:
-    offsets = batch.offsets
+def _offsets(batches: _Batches) -> pa.Array:
+    return _joined([_offsets_of(batch.offsets) for batch in batches])
+
+
+def _offsets_of(offsets: Sequence[int]) -> pa.Array:
     if not isinstance(offsets, range):
         return pa.array(offsets, pa.int64())
     count = len(offsets)
@@ -175,19 +184,21 @@ def _offsets(batch: RecordBatch) -> pa.Array:
     return pc.add(_counting[0].slice(0, count), pa.scalar(offsets.start, pa.int64()))
 
 
-def _timestamps(batch: RecordBatch) -> pa.Array:
-    times = batch.timestamps_ms
-    # Most producers stamp whole batches with the time of their first record.
-    if times[0] == times[-1] and times.count(times[0]) == len(times):
-        whole = pa.repeat(pa.scalar(times[0], pa.int64()), len(times))
-    else:
-        whole = pa.array(times, pa.int64())
+def _timestamps(batches: _Batches) -> pa.Array:
+    whole = _joined([_times_of(batch.timestamps_ms) for batch in batches])
     return pc.multiply(whole, pa.scalar(1000, pa.int64())).cast(pa.timestamp("us", tz="UTC"))
 
 
-def _headers(batch: RecordBatch) -> pa.Array:
+def _times_of(times: list[int]) -> pa.Array:
+    # Most producers stamp whole batches with the time of their first record.
+    if times[0] == times[-1] and times.count(times[0]) == len(times):
+        return pa.repeat(pa.scalar(times[0], pa.int64()), len(times))
+    return pa.array(times, pa.int64())
+
+
+def _headers(batches: _Batches) -> pa.Array:
     """Null where a record has none, as Kafka's connector does."""
-    each = batch.headers
+    each = list(chain.from_iterable([batch.headers for batch in batches]))
     if not any(each):
         return pa.nulls(len(each), _ARROW_HEADERS)
     pairs = list(chain.from_iterable(each))
@@ -206,7 +217,7 @@ def _headers(batch: RecordBatch) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array([*ends, at], pa.int32()), flat)
 
 
-_MAKERS: Final[Mapping[str, Callable[[RecordBatch], pa.Array]]] = {
+_MAKERS: Final[Mapping[str, Callable[[_Batches], pa.Array]]] = {
     "key": _keys,
     "value": _values,
     "topic": _topic,

@@ -16,7 +16,7 @@ from collections.abc import Coroutine
 from typing import Any, Final, NamedTuple, TypeVar
 
 from tidelog.client.io.client import Client, connect
-from tidelog.protocol.io.runner import fastest_loop
+from tidelog.protocol.io.runner import fastest_loop, tune_malloc
 
 T = TypeVar("T")
 
@@ -38,6 +38,7 @@ class Portal:
     def __init__(self) -> None:
         self.process = os.getpid()
         self.clients: dict[Address, Client] = {}
+        tune_malloc()  # a fetch is a large block, again and again
         self._loop = fastest_loop()()
         self._thread = threading.Thread(target=self._loop.run_forever, name="tidelog-spark", daemon=True)
         self._thread.start()

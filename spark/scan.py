@@ -106,6 +106,16 @@ class Scan:
 
     async def next(self) -> list[pa.RecordBatch]:
         """The next Arrow batches; none: all is read."""
+        while self._left:
+            await self._fill()
+            self._check_ids()
+            made = self._shaper.take()
+            if made:  # else none of these had the key that is looked for
+                return made
+        return []
+
+    async def _fill(self) -> None:
+        """Take what makes a batch, or all that is left."""
         while self._left and not self._shaper.full:
             try:
                 if self._consumer is None:
@@ -118,8 +128,6 @@ class Scan:
                 self._take(batch)
             elif self._left:
                 await self._quiet()
-        self._check_ids()
-        return self._shaper.take()
 
     async def _one(self) -> RecordBatch | None:
         if self._consumer is None or not self._left:

@@ -66,8 +66,9 @@ def test_text_that_is_none_is_refused_with_its_place() -> None:
     from pyspark.sql.types import StringType, StructField, StructType  # noqa: PLC0415
 
     shaper = Shaper(StructType([StructField("value", StringType())]))
+    shaper.add(batch(encode([b"\xff"], now_ms=7), 9))
     with pytest.raises(InvalidRecord, match=r"orders-2 from offset 9: a value is no UTF-8 text"):
-        shaper.add(batch(encode([b"\xff"], now_ms=7), 9))
+        shaper.take()
 
 
 def test_rows_become_records_with_times_in_milliseconds() -> None:
