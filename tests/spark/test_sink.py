@@ -12,7 +12,7 @@ from tests.spark.conftest import World
 from tidelog.client import Client, connect
 from tidelog.protocol.errors import InvalidRequest, OffsetOutOfRange
 from tidelog.protocol.types import TopicPartition
-from tidelog.spark.ledger import Done, Ledger, Place
+from tidelog.spark.ledger import Done, Intent, Ledger, Numbering, Place
 from tidelog.spark.options import WriteOptions
 from tidelog.spark.portal import Address
 from tidelog.spark.writing import BATCH_ROWS, Writing
@@ -237,6 +237,23 @@ def test_a_task_goes_on_when_brokers_have_forgotten_its_producer(world: World) -
 
     world.run(resumed())
     once(world, topic)
+
+
+def test_of_two_intents_the_first_one_counts_for_everybody(world: World) -> None:
+    topic, task = world.topic(), place()
+
+    def intent(producer_id: int) -> Intent:
+        lanes = [Numbering(producer_id=producer_id, producer_epoch=0, begin=0)]
+        return Intent(topic=topic, topic_id="", generation=0, now_ms=0, lanes=lanes)
+
+    async def both() -> None:
+        one, other = Ledger(world.client), Ledger(world.client)
+        first = await one.intend(task, intent(1))
+        second = await other.intend(task, intent(2))
+        await one.refresh(task.query)
+        assert first == second == one.intent(task, topic) == intent(1)
+
+    world.run(both())
 
 
 def test_the_ledger_keeps_one_entry_of_a_query_whose_batches_are_done(world: World) -> None:
