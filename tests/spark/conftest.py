@@ -104,11 +104,15 @@ def world() -> Iterator[World]:
 
 
 @pytest.fixture(scope="session")
-def spark() -> "Iterator[SparkSession]":
+def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     """The session."""
     from tidelog.spark import local_session  # noqa: PLC0415 -- only who uses it pays for it
 
-    settings = {"spark.sql.streaming.pollingDelay": "20ms", "spark.ui.showConsoleProgress": "false"}
+    settings = {
+        "spark.sql.streaming.pollingDelay": "20ms",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+    }
     spark = local_session(2, "tests", settings=settings, quick=True)
     spark.sparkContext.setLogLevel("FATAL")
     gateway: Any = spark.sparkContext._gateway
