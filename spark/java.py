@@ -10,13 +10,19 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from zlib import crc32
 
 OLDEST = 17
 
 _WRAPPER = """#!/bin/sh
 for a do shift; [ "$a" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$a"; done
 exec "{java}" "$@"
+"""
+
+_PYTHON = """#!/bin/sh
+exec "{python}" "$@"
 """
 
 
@@ -45,9 +51,26 @@ def prepare() -> None:
     if home is not None:
         os.environ["JAVA_HOME"] = home
     # Spark's own default is whatever is called python3.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_PYTHON", python())
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def python(executable: str = sys.executable) -> str:
+    """What Spark is to start as its Python: this one, by a name without a space.
+
+    Before it looks for data sources Spark asks a shell for the program by its bare path; where that has a space, none is
+    found, and no data source either.
+    """
+    if not any(character.isspace() for character in executable):
+        return executable
+    name = f"tidelog-python-{crc32(executable.encode()):08x}"
+    for place in (Path.home() / ".cache", Path(tempfile.gettempdir())):
+        if not any(character.isspace() for character in str(place)):
+            program = _written(place / name / "python", _PYTHON.format(python=executable))
+            if program is not None:
+                return str(program)
+    return executable
 
 
 def _version(java: str) -> int:
@@ -71,15 +94,21 @@ def _packaged() -> str | None:
         return None
     content = _WRAPPER.format(java=java)
     for place in (Path(sys.prefix) / "share", Path.home() / ".cache"):
-        program = place / "tidelog-java" / "bin" / "java"
-        try:
-            if not program.is_file() or program.read_text(encoding="utf-8") != content:
-                program.parent.mkdir(parents=True, exist_ok=True)
-                new = program.with_name(f"java-{os.getpid()}")
-                new.write_text(content, encoding="utf-8")
-                new.chmod(0o755)
-                new.replace(program)
-        except OSError:
-            continue  # not ours to write to
-        return str(program.parents[1])
+        program = _written(place / "tidelog-java" / "bin" / "java", content)
+        if program is not None:
+            return str(program.parents[1])
     return None
+
+
+def _written(program: Path, content: str) -> Path | None:
+    """A program with that content; None: the place is not ours to write to."""
+    try:
+        if not program.is_file() or program.read_text(encoding="utf-8") != content:
+            program.parent.mkdir(parents=True, exist_ok=True)
+            new = program.with_name(f"{program.name}-{os.getpid()}")
+            new.write_text(content, encoding="utf-8")
+            new.chmod(0o755)
+            new.replace(program)
+    except OSError:
+        return None
+    return program

