@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ class Quorum:
         self.members: list[Member] = []
         self.port = 0
         self._tasks: dict[object, asyncio.Task[None]] = {}
+        self._threads = ThreadPoolExecutor()
+        asyncio.get_running_loop().set_default_executor(self._threads)
 
     async def start(self) -> Controller:
         ready = asyncio.get_running_loop().create_future()
@@ -49,7 +52,11 @@ class Quorum:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         if who == "controller":
-            self.node._claim.lock.release()  # as the death of a process does
+            # As the death of a process does: its threads end with it, and its lock is free.
+            threads, self._threads = self._threads, ThreadPoolExecutor()
+            asyncio.get_running_loop().set_default_executor(self._threads)
+            threads.shutdown(wait=True)
+            self.node._claim.lock.release()
 
     def member(self, number: int, **more: Any) -> Member:
         """Somebody who follows."""
