@@ -52,7 +52,7 @@ def prepare() -> None:
         os.environ["JAVA_HOME"] = home
     # Spark's own default is whatever is called python3.
     os.environ.setdefault("PYSPARK_PYTHON", python())
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", python())
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
