@@ -190,7 +190,10 @@ def foreign_seconds(children: Iterable[int]) -> float | None:
     user, nice, system, _idle, _wait, irq, softirq, steal = map(int, line.split()[1:9])
     mine = sum(os.times()[:4])
     for child in children:
-        fields = Path(f"/proc/{child}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        try:
+            fields = Path(f"/proc/{child}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        except FileNotFoundError:
+            continue  # it has ended, and what it had is among the times of our children
         mine += (int(fields[11]) + int(fields[12])) / ticks
     return (user + nice + system + irq + softirq + steal) / ticks - mine
 
