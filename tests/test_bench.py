@@ -93,7 +93,9 @@ def test_a_missed_goal_stands_in_the_table() -> None:
 def test_no_two_rows_of_a_bench_read_the_same() -> None:
     assert len({one.name for one in BENCHES}) == len(BENCHES)
     for one in BENCHES:
-        rows = [row for row in one.rows if "(OPEN:" not in row.name]  # what stands beside them is not installed
+        rows = [
+            row for row in one.rows if "(OPEN:" not in row.name
+        ]  # what stands beside them is not installed
         assert len({(row.figure, row.reference) for row in rows}) == len(rows)
 
 
