@@ -10,7 +10,7 @@ What it keeps true:
   is not covered by it.
 * A stopped loop has no turns; what arrives for it waits. A dead loop has none either and takes nothing any more,
   and its tasks are kept unfinished, because a `finally` that ran now would run after death.
-* What is not simulated raises NotImplementedError: it would leave the simulation.
+* What would leave the simulation is refused (`LeavesTheSimulation`): a real socket or thread has no seed.
 """
 
 import asyncio
@@ -48,6 +48,13 @@ class _IoHandle(asyncio.Handle):
     """A callback for a socket: such callbacks are never shuffled, or a connection's bytes would be."""
 
     __slots__ = ()
+
+
+class LeavesTheSimulation(NotImplementedError):
+    """Product code has asked for something that a seed cannot repeat: use what the loop simulates, or simulate it.
+
+    asyncio's own word for what a loop does not offer, so that whoever asks whether it can is answered as by any loop.
+    """
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
@@ -263,7 +270,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     ) -> asyncio.Future[T]:
         """Let the function run at some instant, and its result arrive at a later one."""
         if executor is not None:
-            raise NotImplementedError("only the default executor is simulated")
+            raise LeavesTheSimulation("only the default executor is simulated")
         future: asyncio.Future[T] = self.create_future()
         if not self._dead:
             self._later(self._run_in_thread, future, func, args)
@@ -313,7 +320,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """Connect to a host by its name or address."""
         _refuse(options)
         if host is None or port is None:
-            raise NotImplementedError("only connections to a host and a port are simulated")
+            raise LeavesTheSimulation("only connections to a host and a port are simulated")
         endpoint = await self._connect(host, port)
         protocol = protocol_factory()
         transport = SimulatedTransport(self, endpoint, protocol)
@@ -357,7 +364,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """Listen on a port of this host; 0 takes a free one."""
         _refuse(options)
         if not (host is None or isinstance(host, str)):
-            raise NotImplementedError("only one address per server is simulated")
+            raise LeavesTheSimulation("only one address per server is simulated")
         server = SimulatedServer(
             self,
             self,
@@ -420,7 +427,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     # ── what is not simulated ──────────────────────────────────────────────────────────────────────
 
     def _unsimulated(self, *_args: object, **_options: object) -> NoReturn:
-        raise NotImplementedError("this call would leave the simulation")
+        raise LeavesTheSimulation("this call would leave the simulation")
 
     run_forever = run_until_complete = stop = set_default_executor = _unsimulated
     getaddrinfo = getnameinfo = create_datagram_endpoint = start_tls = sendfile = _unsimulated
@@ -431,7 +438,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 def _refuse(options: dict[str, Any]) -> None:
     unknown = sorted(name for name, value in options.items() if value and name not in _HARMLESS_OPTIONS)
     if unknown:
-        raise NotImplementedError(f"not simulated: {', '.join(unknown)}")
+        raise LeavesTheSimulation(f"not simulated: {', '.join(unknown)}")
 
 
 def _unless_done(

@@ -394,6 +394,21 @@ def test_a_listening_port_of_pages_that_is_taken_is_refused(tmp_path: Path) -> N
     assert not (tmp_path / "x").exists()
 
 
+def test_a_disk_that_has_no_room_is_refused_in_a_line(tmp_path: Path) -> None:
+    """As below, on every machine: the same command line, on a disk that says that it is full."""
+    (tmp_path / "full").touch()
+    node = [sys.executable, "-m", "tidelog.testing.node", "--full-while", str(tmp_path / "full")]
+    arguments = ["broker", "start", *ARGUMENTS, "--listen", f"{HOST}:0", "--data", str(tmp_path / "data")]
+    with subprocess.Popen(
+        [*node, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.wait(60) == 1
+        assert process.stderr is not None
+        said = process.stderr.read()
+    assert f"the disk that holds {tmp_path / 'data'} is full" in said
+    assert not (tmp_path / "data").exists()
+
+
 def test_a_full_disk_at_the_first_start_is_refused(tmp_path: Path) -> None:
     mount = (
         'mount -t tmpfs -o size=64k none "$1" && head -c 1000000 /dev/zero > "$1/ballast"; shift; exec "$@"'

@@ -144,17 +144,17 @@ from tidelog.cli import main
 main(sys.argv[1:])
 """
 FAILING_DISK = """
-real, broken = os.fdatasync, pathlib.Path(os.environ["BROKEN"])
-def fdatasync(fd):
+from tidelog.storage.io import disk
+real, broken = disk._flush_data, pathlib.Path(os.environ["BROKEN"])
+def flush(fd):
     if broken.exists():
         raise OSError(5, "Input/output error")
     real(fd)
-os.fdatasync = fdatasync
+disk._flush_data = flush
 """
 ARGUMENTS = ("controller", "start", "--id", "1", "--listen", f"{HOST}:0")
 
 
-@pytest.mark.skipif(sys.platform == "darwin", reason="macOS flushes by another call")
 def test_a_disk_that_fails_ends_it_with_one_line(tmp_path: Path) -> None:
     program = [sys.executable, "-c", ON_ITS_OWN.format(before=FAILING_DISK), *ARGUMENTS]
     controller = Process(tmp_path, program=program, environment={"BROKEN": str(tmp_path / "broken")})

@@ -221,9 +221,12 @@ def test_uncommitted_records_never_appear(spark: SparkSession, world: World) -> 
             async with world.client.producer() as producer:
                 await producer.send_many(topic, numbers(10, 10))
 
+        before = _bytes_of(world, topic)
         task = asyncio.get_running_loop().create_task(send())
-        await asyncio.sleep(0.2)
-        assert not task.done()
+        async with asyncio.timeout(30):
+            while _bytes_of(world, topic) == before:  # noqa: ASYNC110 -- a file tells nobody
+                await asyncio.sleep(0.01)
+        assert not task.done(), "the leader has them, and nobody else: they are not committed"
         return task
 
     async def end(task: "asyncio.Task[Any]") -> None:
@@ -239,6 +242,12 @@ def test_uncommitted_records_never_appear(spark: SparkSession, world: World) -> 
     assert read(spark, world, topic) == [str(n) for n in range(20)]
 
 
+def _bytes_of(world: World, topic: str) -> int:
+    """How much the leader, broker 1, has on its disk."""
+    files = (world.cluster.nodes["b1"].spec.directory / f"{topic}-0").glob("*.log")
+    return sum(file.stat().st_size for file in files)
+
+
 def test_a_leader_killed_during_a_read_costs_nothing(spark: SparkSession, world: World) -> None:
     topic = world.topic(1, 3)
     world.run(_fill(world, topic, 1_500_000))
@@ -248,8 +257,16 @@ def test_a_leader_killed_during_a_read_costs_nothing(spark: SparkSession, world:
     leader = world.run(world.cluster.leader_of(topic))
     assert leader is not None
 
+    tracker = spark.sparkContext.statusTracker()
+
+    def reads() -> bool:
+        stages = (tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds())
+        return any(stage is not None and stage.numActiveTasks for stage in stages)
+
     async def kill() -> None:
-        await asyncio.sleep(0.3)
+        async with asyncio.timeout(60):
+            while not await asyncio.to_thread(reads):  # noqa: ASYNC110 -- Spark tells nobody
+                await asyncio.sleep(0.01)
         await world.cluster.kill(leader)
 
     killing = asyncio.run_coroutine_threadsafe(kill(), world._loop)
