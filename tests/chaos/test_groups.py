@@ -212,13 +212,21 @@ class Storm:
         while not condition():  # type: ignore[operator]
             for each in self.members:
                 assert each.failure is None, f"{what}: {each.failure}"
-            states = [
-                (each.consumer.state, len(each.consumer.assignment()))
-                for each in self.members
-                if each.consumer
-            ]
-            assert loop.time() < end, f"waited {PATIENCE_S} s in vain: {what}: {states} {self.ledger.missing}"
+            if loop.time() > end:
+                raise AssertionError(f"waited {PATIENCE_S} s in vain: {what}: {await self.state()}")
             await asyncio.sleep(0.02)
+
+    async def state(self) -> str:
+        """What the members and their coordinator say of the group."""
+        own = [
+            f"{each.consumer.state} {sorted(name.partition for name in each.consumer.assignment())}"
+            if each.consumer
+            else f"not started: {each.task}"
+            for each in self.members
+        ]
+        async with self.cluster.client() as client:
+            (told,) = await client.admin.describe_groups(["g"])
+        return f"members: {own}; coordinator: {told}; missing: {self.ledger.missing}"
 
     async def run(self) -> float:
         """All of it; how long the group took to converge after the last change."""
