@@ -16,15 +16,16 @@ What it keeps true (D8, D9; DECISIONS 3):
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from tidelog.broker.config import BrokerConfig
 from tidelog.broker.coordinator_node import GroupsNode
-from tidelog.broker.fetcher import Fetcher, Follow
+from tidelog.broker.fetcher import Follow
+from tidelog.broker.fetchers import Fetchers
 from tidelog.broker.flusher import Flusher
 from tidelog.broker.io import in_a_thread
 from tidelog.broker.leadership import Surroundings
+from tidelog.broker.log_maker import LogMaker
 from tidelog.broker.log_settings import LogSettings
 from tidelog.broker.membership import Membership
 from tidelog.broker.partition import Partition
@@ -66,7 +67,6 @@ from tidelog.protocol.messages import (
     ListenerEndpoint,
     ListOffsets,
     Metadata,
-    PartitionFlushed,
     Produce,
     Reply,
     Request,
@@ -77,7 +77,6 @@ from tidelog.protocol.types import BrokerId, Epoch
 from tidelog.replication.breathing import breathing
 from tidelog.replication.deadlines import Deadlines
 from tidelog.replication.throttle import Throttle
-from tidelog.storage import making
 from tidelog.storage.crashes import CrashKind, Life
 from tidelog.storage.data_directory import DataDirectory
 from tidelog.storage.environment import Environment, take_directory
@@ -89,9 +88,6 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _NOTHING = Changes((), (), (), ())
-_MADE_AT_ONCE = 64
-_MAKERS = 4
-"""Threads that make new logs: flushes that are asked for together cost little more than one."""
 _SNAPSHOT_S = 5.0
 """How often it is asked whether a snapshot of the metadata log is due."""
 
@@ -133,14 +129,13 @@ class Broker:
         self._proposer: Proposer
         self._deadlines: Deadlines
         self._throttle = Throttle(config.replication_throttled_rate_bytes_s)
-        self._fetchers: dict[BrokerId, tuple[Fetcher, asyncio.Task[None]]] = {}
+        self._fetchers: Fetchers
         self._group: asyncio.TaskGroup
         self._context: Context
         self._groups: GroupsNode
         self._replayed = asyncio.Event()
         self._stop_asked = asyncio.Event()
-        self._to_make = asyncio.Event()
-        """Set when many logs are to be made."""
+        self._maker = LogMaker(hosted=self._hosted, adopted=self._made)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._handlers: dict[type[Request], Callable[[Context, Incoming], None]] = {
             Produce: produce,
@@ -319,7 +314,7 @@ class Broker:
             run_soon=self._run_delayed_soon,
             propose_soon=self._propose_soon,
             wake_at=self._wake_at,
-            make_soon=self._to_make.set,
+            make_soon=self._maker.wake,
             config_of=self._log_settings.of,
         )
         self._deadlines = Deadlines(self.replicas.delayed)
@@ -327,6 +322,7 @@ class Broker:
             lambda: int(loop.time() * 1000), self._env.clock.wall_ms, lambda: int(self._env.clock.boot_ms())
         )
         self._flusher = Flusher(self.replicas, self._clocks, config.flush, flushed=self._on_flushed)
+        self._fetchers = Fetchers(self._follow(), self._start)
         self._upkeep = Upkeep(
             self.replicas, self._clocks, config.upkeep, save_log_starts=self._flusher.save_log_starts
         )
@@ -402,16 +398,23 @@ class Broker:
         if changes.brokers:
             replicas.image_changed(now_ms)
         for place in changed:
-            partition = replicas.partitions.get(place)
-            if partition is not None and partition.leadership is not None:
-                self._flusher.appended(partition)  # in group mode its own log counts only when it is flushed
+            if (partition := replicas.partitions.get(place)) is not None:
+                self._hosted(partition)
         self._adopted()
-
         self._groups.adopt(changes)
 
     def _adopted(self) -> None:
         """The partitions that are followed may be others."""
-        self._fetch_from(self.replicas.leaders())
+        self._fetchers.fetch_from(self.replicas.leaders())
+
+    def _hosted(self, partition: Partition) -> None:
+        if partition.leadership is not None:
+            self._flusher.appended(partition)  # in group mode its own log counts only when it is flushed
+
+    def _made(self) -> None:
+        """Logs that the cluster had decided on before."""
+        self._adopted()
+        self._groups.adopt(_NOTHING)
 
     def _move_rate(self) -> int | None:
         """What may go to replicas that are being added: what the moves say, else what holds for this broker."""
@@ -419,15 +422,6 @@ class Broker:
         moves = number(configs, CLUSTER, "", MOVE_RATE)
         set_here = number(configs, BROKER, me, "leader.replication.throttled.rate")
         return moves or set_here or self.config.replication_throttled_rate_bytes_s
-
-    def _fetch_from(self, leaders: set[BrokerId]) -> None:
-        for leader in [leader for leader in self._fetchers if leader not in leaders]:
-            self._fetchers.pop(leader)[1].cancel()
-        for leader in sorted(leaders):
-            if leader not in self._fetchers:
-                fetcher = Fetcher(leader, self._follow())
-                self._fetchers[leader] = fetcher, self._start(fetcher.run())
-            self._fetchers[leader][0].wake()
 
     def _follow(self) -> Follow:
         return Follow(
@@ -457,31 +451,9 @@ class Broker:
             self._flusher.probe(),
             self._proposer.run(),
             self._take_snapshots(),
-            self._make_logs(),
+            self._maker.run(self.replicas, self._clocks),
             self._groups.run(),
         ]
-
-    async def _make_logs(self) -> None:
-        """Where many partitions have come at once, their logs are made in a thread, and what can be served is."""
-        while True:
-            await self._to_make.wait()
-            self._to_make.clear()
-            while begun := self.replicas.begin_making(_MADE_AT_ONCE):
-                shares = [begun[thread::_MAKERS] for thread in range(_MAKERS)]
-                await asyncio.gather(
-                    *(
-                        in_a_thread(partial(making.run, self.data.directory, share))
-                        for share in shares
-                        if share
-                    )
-                )
-                for each in begun:
-                    partition = self.replicas.made(each, self._clocks.now_ms(), self._clocks.wall_ms())
-                    if partition is not None and partition.leadership is not None:
-                        self._flusher.appended(partition)
-                    await asyncio.sleep(0)
-                self._adopted()
-                self._groups.adopt(_NOTHING)
 
     async def _take_snapshots(self) -> None:
         """Of the metadata log, once in a while."""
@@ -506,19 +478,7 @@ class Broker:
                 self.replicas.tick(self._clocks.now_ms())
 
     def _on_flushed(self, partitions: list[Partition]) -> None:
-        """Logs are durable further than before: tell the leaders that wait for it (DECISIONS 25)."""
-        by_leader: dict[BrokerId, list[PartitionFlushed]] = {}
-        for partition in partitions:
-            following, state = partition.followership, partition.state
-            if following is not None and state is not None and state.flush_group:
-                log, leader_epoch = partition.log, following.leading.leader_epoch
-                last_epoch = log.epochs.epoch_of(log.durable_offset - 1)
-                told = PartitionFlushed(*state.place, leader_epoch, log.durable_offset, last_epoch)
-                by_leader.setdefault(following.leading.leader, []).append(told)
-        for leader, told_all in by_leader.items():
-            known = self._fetchers.get(leader)
-            if known is not None:
-                known[0].tell(Flushed(self.config.broker_id, self._membership.epoch, tuple(told_all)))
+        self._fetchers.flushed(partitions)
 
     def _save_log_starts(self, done: Callable[[], None]) -> None:
         async def save() -> None:
