@@ -23,6 +23,7 @@ from tidelog.broker.coordinator_node import GroupsNode
 from tidelog.broker.fetcher import Follow
 from tidelog.broker.fetchers import Fetchers
 from tidelog.broker.flusher import Flusher
+from tidelog.broker.forgetting import Forgetting
 from tidelog.broker.io import in_a_thread
 from tidelog.broker.leadership import Surroundings
 from tidelog.broker.log_maker import LogMaker
@@ -453,6 +454,7 @@ class Broker:
             self._take_snapshots(),
             self._maker.run(self.replicas, self._clocks),
             self._groups.run(),
+            Forgetting(self.replicas, self._clocks).run(),
         ]
 
     async def _take_snapshots(self) -> None:

@@ -20,11 +20,13 @@ from typing import Final, NamedTuple, TypeVar
 
 from tidelog.broker.leadership import Leadership, Surroundings
 from tidelog.controller.image import PartitionState
-from tidelog.protocol.batch import HEADER_SIZE, read_header
+from tidelog.protocol.batch import CODEC_BITS, HEADER_SIZE, LOG_APPEND_TIME, TRANSACTIONAL, read_header
+from tidelog.protocol.compression import CODECS
 from tidelog.protocol.errors import (
     DamagedLog,
     InvalidRecord,
     InvalidRequiredAcks,
+    InvalidTimestamp,
     LeaderNotAvailable,
     NotEnoughReplicas,
     NotLeaderOrFollower,
@@ -272,6 +274,10 @@ class Partition:
             raise InvalidRequiredAcks(f"acks={acks} with a producer id: an idempotent producer needs all")
         if header.is_control:
             raise InvalidRecord("a control batch is what a broker writes, no client")
+        if header.attributes & LOG_APPEND_TIME:
+            raise InvalidTimestamp("the batch says that it has its leader's time, which its leader says")
+        if header.attributes & ~(CODEC_BITS | TRANSACTIONAL) or header.codec not in CODECS.values():
+            raise UnsupportedVersion(f"a client's batch has attributes {header.attributes:#x}")
 
     def fetch_as_follower(
         self, fetch: PartitionFetch, follower: BrokerId, broker_epoch: Epoch, now_ms: int

@@ -40,6 +40,7 @@ HEADER_SIZE: Final = HEADER.size
 _HEAD: Final = Struct(">qiiB")
 _HEAD_CRC_AT: Final = 17
 _BODY_AT: Final = 25
+_MAX_TIMESTAMP_AT: Final = 39
 _LENGTH_ENDS_AT: Final = 12
 
 CODEC_BITS: Final = 0b111
@@ -153,6 +154,19 @@ def stamp(buffer: bytearray | memoryview, base_offset: Offset, leader_epoch: Epo
     head = _HEAD.pack(base_offset, length, leader_epoch, buffer[at + 16])
     buffer[at : at + _HEAD_CRC_AT] = head
     pack_into(">I", buffer, at + _HEAD_CRC_AT, crc32c(head))
+
+
+def stamp_time(buffer: bytearray | memoryview, header: BatchHeader, now_ms: int) -> BatchHeader:
+    """Give every record of a batch the leader's time, and the body its checksum anew; before it is in any log.
+
+    What the producer wrote of times stays in the payload, and nobody reads it any more.
+    """
+    attributes = header.attributes | LOG_APPEND_TIME
+    pack_into(">H", buffer, _BODY_AT, attributes)
+    pack_into(">q", buffer, _MAX_TIMESTAMP_AT, now_ms)
+    body_crc = crc32c(memoryview(buffer)[_BODY_AT : header.size])
+    pack_into(">I", buffer, _HEAD_CRC_AT + 4, body_crc)
+    return header._replace(attributes=attributes, max_timestamp=now_ms, body_crc=body_crc)
 
 
 def build(  # noqa: PLR0913 -- the fields of the header, each by its name

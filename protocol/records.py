@@ -270,8 +270,27 @@ def thinned(columns: Columns, keep: Sequence[int], delete_horizon_ms: int | None
     )
 
 
+def recompressed(batch: Buffer, header: BatchHeader, codec: int, limit: int = UNCOMPRESSED_MAX) -> bytearray:
+    """A batch that has been verified, with its payload in another codec: all else in its header as it was."""
+    payload = decompress(header.codec, memoryview(batch)[HEADER_SIZE : header.size], limit)
+    used, packed = _smaller(bytes(payload), codec)
+    return build(
+        packed,
+        last_offset_delta=header.last_offset_delta,
+        record_count=header.record_count,
+        base_timestamp=header.base_timestamp,
+        max_timestamp=header.max_timestamp,
+        attributes=header.attributes & ~CODEC_BITS | used,
+        base_offset=header.base_offset,
+        leader_epoch=header.leader_epoch,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+    )
+
+
 def _packed(columns: list[object], codec: int) -> tuple[int, bytes]:
-    """The payload and its codec: none where compression does not make it smaller."""
+    """The payload and its codec."""
     try:
         payload = _pack(columns)
     except UnicodeEncodeError as error:
@@ -280,6 +299,11 @@ def _packed(columns: list[object], codec: int) -> tuple[int, bytes]:
         raise MessageTooLarge(
             f"a batch of {len(payload)} bytes, at most {UNCOMPRESSED_MAX} can be read again"
         )
+    return _smaller(payload, codec)
+
+
+def _smaller(payload: bytes, codec: int) -> tuple[int, bytes]:
+    """The payload compressed, and by which codec: none where compression does not make it smaller."""
     if codec != NONE:
         compressed = compress(codec, payload)
         if len(compressed) < len(payload):

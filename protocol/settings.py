@@ -89,7 +89,6 @@ def _share(value: str) -> str | None:
 FLAG: Final = one_of("true", "false")
 SHARE: Final = Kind("a number from 0 to 1", _share)
 AT_START: Final = "it is read when a process starts: change its file or its flags, and start it again"
-NOT_YET: Final = "brokers do not obey it yet: what it would change stays at its default"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,8 +141,8 @@ _TABLE: Final = (
     _setting(TOPIC, "segment.ms", whole(1, _I63), 7 * 24 * 3_600_000, "How much time a file of the log spans."),
     _setting(TOPIC, "index.interval.bytes", whole(0, _I31), 4096, "One index entry for at least this many bytes of log."),
     _setting(TOPIC, "max.message.bytes", whole(HEADER_SIZE, 64 << 20), 1 << 20, "The largest batch that a producer may send."),
-    _setting(TOPIC, "compression.type", one_of("producer", "none", "uncompressed", "gzip", "lz4", "zstd", "snappy"), "producer", "How batches are compressed; producer: as they come.", NOT_YET),
-    _setting(TOPIC, "message.timestamp.type", one_of("CreateTime", "LogAppendTime"), "CreateTime", "Whether a record has the producer's time or the leader's.", NOT_YET),
+    _setting(TOPIC, "compression.type", one_of("producer", "none", "uncompressed", "gzip", "lz4", "zstd", "snappy"), "producer", "How batches are compressed; producer: as they come. Anything else is work for the leader, batch by batch."),
+    _setting(TOPIC, "message.timestamp.type", one_of("CreateTime", "LogAppendTime"), "CreateTime", "Whether a record has the producer's time or the leader's."),
     _setting(TOPIC, "delete.retention.ms", whole(0, _I63), 24 * 3_600_000, "How long compaction keeps the mark that a key was deleted."),
     _setting(TOPIC, "min.compaction.lag.ms", whole(0, _I63), 0, "How long a record is safe from compaction."),
     _setting(TOPIC, "max.compaction.lag.ms", whole(1, _I63), _I63, "How long a record may wait for compaction, however little of the log is new."),
@@ -172,7 +171,6 @@ _TABLE: Final = (
     _setting(BROKER, "metadata.log.max.snapshot.interval.ms", whole(0, _I63), 3_600_000, "After what time one is taken, if there is anything new; 0: time does not matter.", AT_START),
     _setting(CLUSTER, "num.partitions", whole(1, 5000), 1, "How many partitions a topic has that does not say."),
     _setting(CLUSTER, "default.replication.factor", whole(1, 2**15 - 1), 3, "How many replicas a topic has that does not say."),
-    _setting(CLUSTER, "auto.create.topics.enable", FLAG, "false", "Whether a topic that is asked for and missing is made.", NOT_YET),
     _setting(CLUSTER, "auto.leader.rebalance.enable", FLAG, "true", "Whether preferred leaders get their partitions back by themselves."),
     _setting(CLUSTER, "leader.imbalance.check.interval.seconds", whole(1, _I31), 300, "How often that is looked at."),
     _setting(CLUSTER, "leader.imbalance.per.broker.percentage", whole(0, 100), 10, "How many of a broker's partitions others may lead before something is done."),
@@ -187,8 +185,7 @@ _TABLE: Final = (
     _setting(BROKER, "offsets.retention.check.interval.ms", whole(1, _I31), 600_000, "How often it is looked for those that are too old.", AT_START),
     _setting(BROKER, "offsets.topic.num.partitions", whole(1, 5000), 16, "How many partitions the topic of the groups is made with.", AT_START),
     _setting(BROKER, "offsets.topic.replication.factor", whole(1, 2**15 - 1), 3, "How many replicas it is made with; until so many brokers are there, there are no groups.", AT_START),
-    _setting(CLUSTER, "transaction.max.timeout.ms", whole(1, _I31), 900_000, "The longest that a transaction may ask for.", NOT_YET),
-    _setting(CLUSTER, "producer.id.expiration.ms", whole(1, _I31), 24 * 3_600_000, "How long a silent producer's sequence numbers are remembered.", NOT_YET),
+    _setting(CLUSTER, "producer.id.expiration.ms", whole(1, _I63), 24 * 3_600_000, "How long the sequence numbers of a producer are remembered that has fallen silent: what it sends again later is not known as such."),
     _setting(CLUSTER, MOVE_RATE, whole(1, _I63), None, "What one broker hands out in a second for moves, until they have ended.", "it is set by `tidelog partition move --throttle` and ends with the moves"),
     _setting(CLUSTER, "quorum.fetch.timeout.ms", whole(1, _I31), 2000, "How long controllers take to notice that their leader is gone.", AT_START),
     _setting(CLUSTER, "quorum.election.timeout.ms", whole(1, _I31), 1000, "How long a candidate waits for votes, at least.", AT_START),

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from tidelog.protocol.batch import HEADER_SIZE
+from tidelog.protocol.compression import CODECS, NONE
 from tidelog.protocol.errors import InvalidConfig
 
 
@@ -18,6 +19,12 @@ class LogConfig:
     """One index entry for at least this many bytes of log. Less means larger indexes and shorter scans."""
     max_message_bytes: int = 1 << 20
     """The largest batch a producer may send. Followers take larger ones: the limit may have been lowered since."""
+    compression_type: str = "producer"
+    """The codec that a leader writes batches in; `producer`: the one that they come in, at no cost."""
+    message_timestamp_type: str = "CreateTime"
+    """Whose time records have: `CreateTime` the producer's, `LogAppendTime` the leader's."""
+    producer_id_expiration_ms: int = 24 * 3600 * 1000
+    """How long the sequence numbers of a producer are kept that has fallen silent: then a retry is not known again."""
     cleanup_policy: str = "delete"
     """`delete`: old segments go; `compact`: all but the newest record of each key go; or both, with a comma."""
     retention_ms: int = 7 * 24 * 3600 * 1000
@@ -40,6 +47,9 @@ class LogConfig:
         _within("segment.ms", self.segment_ms, 1, 2**63 - 1)
         _within("index.interval.bytes", self.index_interval_bytes, 0, 2**31 - 1)
         _within("max.message.bytes", self.max_message_bytes, HEADER_SIZE, MAX_BATCH_BYTES)
+        _one_of("compression.type", self.compression_type, ("producer", "uncompressed", *CODECS))
+        _one_of("message.timestamp.type", self.message_timestamp_type, (_CREATE_TIME, _APPEND_TIME))
+        _within("producer.id.expiration.ms", self.producer_id_expiration_ms, 1, 2**63 - 1)
         _within("retention.ms", self.retention_ms, -1, 2**63 - 1)
         _within("retention.bytes", self.retention_bytes, -1, 2**63 - 1)
         _within("file.delete.delay.ms", self.file_delete_delay_ms, 0, 2**63 - 1)
@@ -49,6 +59,16 @@ class LogConfig:
         _within("min.cleanable.dirty.ratio", self.min_cleanable_dirty_ratio, 0, 1)
         if not self.cleanup_policy or set(self.cleanup_policy.split(",")) - {"delete", "compact"}:
             raise InvalidConfig(f"cleanup.policy={self.cleanup_policy}: it must be delete, compact or both")
+
+    @property
+    def codec(self) -> int | None:
+        """What leaders compress by; None: batches stay as they come."""
+        return None if self.compression_type == "producer" else CODECS.get(self.compression_type, NONE)
+
+    @property
+    def appends_time(self) -> bool:
+        """Whether records have the leader's time."""
+        return self.message_timestamp_type == _APPEND_TIME
 
     @property
     def deletes(self) -> bool:
@@ -63,6 +83,15 @@ class LogConfig:
 
 MAX_BATCH_BYTES = 64 << 20
 """No batch on any disk is larger: a size beyond it is damage, whatever the settings were."""
+
+
+_CREATE_TIME = "CreateTime"
+_APPEND_TIME = "LogAppendTime"
+
+
+def _one_of(name: str, value: str, words: tuple[str, ...]) -> None:
+    if value not in words:
+        raise InvalidConfig(f"{name}={value}: it must be one of {', '.join(words)}")
 
 
 def _within(name: str, value: float, low: int, high: int) -> None:

@@ -32,6 +32,7 @@ from tidelog.protocol.errors import (
 from tidelog.protocol.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Buffer, Epoch, Offset
 from tidelog.storage import producer_snapshots
 from tidelog.storage.config import MAX_BATCH_BYTES, LogConfig
+from tidelog.storage.dressing import as_configured
 from tidelog.storage.files import FULL, Directory, NoRoom
 from tidelog.storage.flushing import SEGMENTS_AT_ONCE, Flush
 from tidelog.storage.keeping import Compacting, Contents, Keeper
@@ -53,6 +54,8 @@ class Appended(NamedTuple):
     next_offset: Offset
     duplicate: bool
     """It was there already: this is where, and nothing was written."""
+    append_time: int = NO_TIMESTAMP
+    """The leader's time, where records have that."""
 
 
 class Log(Readable):
@@ -128,15 +131,15 @@ class Log(Readable):
             raise InvalidAppend(f"{self}: epoch {leader_epoch} follows epoch {self._latest_epoch}")
         known = self.producers.check(header)
         if isinstance(known, Duplicate):
-            return Appended(known.first_offset, known.last_offset + 1, True)
-        writable = memoryview(batch)
-        if writable.readonly:
-            writable = memoryview(bytearray(batch))
+            then = known.timestamp if self.config.appends_time else NO_TIMESTAMP
+            return Appended(known.first_offset, known.last_offset + 1, True, then)
+        writable, header = as_configured(batch, header, self.config, now_ms)
         base_offset = self.end_offset
         stamp(writable, base_offset, leader_epoch)
         header = header._replace(base_offset=base_offset, leader_epoch=leader_epoch)
         self._write(writable, [(0, header)], now_ms)
-        return Appended(base_offset, header.next_offset, False)
+        time = now_ms if self.config.appends_time else NO_TIMESTAMP
+        return Appended(base_offset, header.next_offset, False, time)
 
     def check_new(self, batch: Buffer) -> BatchHeader:
         """The header of a batch that a leader may append; its sender's standing is not looked at."""

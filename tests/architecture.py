@@ -46,6 +46,7 @@ NODES: Final = frozenset(
         "broker/fetcher.py",
         "broker/fetchers.py",
         "broker/flusher.py",
+        "broker/forgetting.py",
         "broker/log_maker.py",
         "broker/membership.py",
         "broker/proposer.py",

@@ -54,7 +54,14 @@ def produce(context: Context, incoming: Incoming) -> None:
             continue
         context.appended(partition, len(batch))
         context.replicas.touched((entry.topic_id, entry.index))
-        owed = _Owed(entry, partition, partition.leader_epoch, appended.base_offset, appended.next_offset)
+        owed = _Owed(
+            entry,
+            partition,
+            partition.leader_epoch,
+            appended.base_offset,
+            appended.next_offset,
+            appended.append_time,
+        )
         if request.acks == ACKS_ALL:
             waiting.owed[at] = owed
         else:
@@ -84,6 +91,7 @@ class _Owed:
     leader_epoch: Epoch
     base_offset: Offset
     next_offset: Offset
+    append_time: int
 
 
 @dataclass(slots=True)
@@ -139,5 +147,6 @@ def _written(owed: _Owed) -> PartitionProduced:
         owed.entry.topic_id,
         owed.entry.index,
         base_offset=owed.base_offset,
+        append_time=owed.append_time,
         log_start=owed.partition.log.log_start,
     )

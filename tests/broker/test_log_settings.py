@@ -25,6 +25,11 @@ def test_every_kind_of_value_arrives_as_what_it_is() -> None:
     assert (config.min_cleanable_dirty_ratio, config.retention_bytes) == (0.1, -1)
 
 
+def test_what_is_the_clusters_alone_holds_for_every_log() -> None:
+    logs = LogSettings(BASE, {(CLUSTER, "", "producer.id.expiration.ms"): "5"})
+    assert logs.of("orders").producer_id_expiration_ms == 5
+
+
 def test_what_was_changed_holds_after_that_was_said() -> None:
     settings: dict[tuple[str, str, str], str | None] = {}
     logs = LogSettings(BASE, settings)
@@ -34,8 +39,10 @@ def test_what_was_changed_holds_after_that_was_said() -> None:
     assert logs.of("orders").segment_ms == 60_000
 
 
-def test_every_setting_of_a_log_is_one_of_topics() -> None:
-    assert {SETTINGS[key].of for key in FIELDS} == {TOPIC}
+def test_every_setting_of_a_log_is_one_of_topics_but_one() -> None:
+    of = {key: SETTINGS[key].of for key in FIELDS}
+    assert of.pop("producer.id.expiration.ms") == CLUSTER
+    assert set(of.values()) == {TOPIC}
     for key, name in FIELDS.items():
         default = SETTINGS[key].default
         assert default is not None

@@ -6,7 +6,7 @@ import pytest
 
 from tests.broker.node import PLACE, Asked, Node, records
 from tidelog.broker.groups.records import GROUPS_TOPIC
-from tidelog.protocol.batch import stamp
+from tidelog.protocol.batch import HEADER_SIZE, build, read_header, stamp
 from tidelog.protocol.errors import (
     CorruptMessage,
     DiskFull,
@@ -15,6 +15,7 @@ from tidelog.protocol.errors import (
     InvalidRecord,
     InvalidRequest,
     InvalidRequiredAcks,
+    InvalidTimestamp,
     InvalidTopic,
     MessageTooLarge,
     NotEnoughReplicas,
@@ -93,6 +94,20 @@ def flipped() -> bytes:
     return bytes(batch)
 
 
+def strange_codec() -> bytes:
+    header = read_header(records(1))
+    return bytes(
+        build(
+            records(1)[HEADER_SIZE:],
+            last_offset_delta=0,
+            record_count=1,
+            base_timestamp=0,
+            max_timestamp=0,
+            attributes=header.attributes | 7,
+        )
+    )
+
+
 BAD: list[tuple[bytes, type[TidelogError]]] = [
     (b"", CorruptMessage),
     (b"short", CorruptMessage),
@@ -100,6 +115,10 @@ BAD: list[tuple[bytes, type[TidelogError]]] = [
     (records(1) + records(1), InvalidRecord),
     (records(1, size=3000), MessageTooLarge),
     (records(1, attributes=32), InvalidRecord),
+    (records(1, attributes=8), InvalidTimestamp),  # the leader's time is the leader's to give
+    (records(1, attributes=64), UnsupportedVersion),  # a delete horizon is compaction's
+    (records(1, attributes=1 << 9), UnsupportedVersion),
+    (strange_codec(), UnsupportedVersion),
     (records(1)[:16] + b"\x07" + records(1)[17:], CorruptMessage),
 ]
 
@@ -185,6 +204,21 @@ def test_with_acks_one_the_leader_is_enough(node: Node) -> None:
     node.produce(acks=1)
     answer = node.produce(acks=1).entry
     assert (answer.error, answer.base_offset, answer.log_start) == (0, 1, 0)
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_the_answer_has_the_leaders_time_where_records_have_it_also_the_second_time(acks: int) -> None:
+    node = Node(config=LogConfig(message_timestamp_type="LogAppendTime"))
+    node.lead(min_isr=1, isr=(1,))
+    batch = numbered(0) if acks == -1 else records(1)
+    assert node.produce(batch, acks).entry.append_time == 1000
+    if acks == -1:
+        node.wait(500)
+        assert node.produce(batch, acks).entry.append_time == 1000
+
+
+def test_the_answer_has_no_time_where_records_have_their_producers(node: Node) -> None:
+    assert node.produce(acks=1).entry.append_time == -1
 
 
 def test_with_acks_all_everybody_in_sync_must_have_it(node: Node) -> None:

@@ -224,9 +224,3 @@ def test_of_the_two_settings_of_unclean_recovery_the_nearer_wins_and_then_ours(
         (CLUSTER, "", UNCLEAN): cluster_older,
     }
     assert unclean_recovery(settings, "orders") == then
-
-
-@pytest.mark.parametrize("key", ["compression.type", "message.timestamp.type"])
-def test_what_brokers_do_not_obey_yet_is_refused_and_not_stored(key: str) -> None:
-    with pytest.raises(InvalidConfig, match=f"{key}: it cannot be set here; brokers do not obey it yet"):
-        checked(TOPIC, key, "producer")
