@@ -40,17 +40,19 @@ class GroupsNode:
         self._address_of = address_of
         self._bounds = bounds
         self._spawn = spawn
-        self._to_load = asyncio.Event()
+        self._to_do = asyncio.Event()
+        """There is something to load, or at last something that needs to be told the time."""
 
     def begin(self) -> None:
         """The broker's roles are taken: groups that it leads already are loaded."""
         self.coordinator.begin()
-        self._to_load.set()
+        self._to_do.set()
 
     def adopt(self, changes: Changes) -> None:
         """The replicas have taken over a batch of the metadata log."""
-        if self.coordinator.adopt(changes):
-            self._to_load.set()
+        held_nothing = not self.coordinator.held
+        if self.coordinator.adopt(changes) or (held_nothing and self.coordinator.held):
+            self._to_do.set()
 
     async def run(self) -> None:
         """Load what is to be loaded, and tell the time."""
@@ -58,10 +60,10 @@ class GroupsNode:
             while self.coordinator.load_some():  # noqa: ASYNC110 -- others have their turn between two pieces
                 await asyncio.sleep(0)
             self.coordinator.tick()
-            self._to_load.clear()
+            self._to_do.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(TICK_S if self.coordinator.held else None):
-                    await self._to_load.wait()
+                    await self._to_do.wait()
 
     def _ask(self, broker: BrokerId, request: Request, timeout_ms: int, heard: Heard) -> None:
         address = self._address_of(broker)

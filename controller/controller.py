@@ -316,13 +316,13 @@ class Controller:
         self._quorum_moved.set()
 
     async def _send(self, step: Send) -> None:
-        try:
-            reply = await self._peers.call(step.to, step.request, self.config.quorum.fetch_timeout_ms)
-        except TidelogError as error:
-            logger.info("quorum.unheard id=%d error=%r", step.to, str(error))
-            return
-        if isinstance(step.request, Vote) and isinstance(reply, VoteReply):
-            self._carry(self.quorum.on_vote_reply(step.request, reply, self._now_ms(), self.metadata.end))
+        asked = step.request
+        reply = await self._peers.heard(step.to, asked, self.config.quorum.fetch_timeout_ms)
+        now_ms, end = self._now_ms(), self.metadata.end
+        if isinstance(asked, Vote) and isinstance(reply, VoteReply):
+            self._carry(self.quorum.on_vote_reply(asked, reply, now_ms, end))
+        elif isinstance(asked, Vote):
+            self._carry(self.quorum.on_vote_unheard(asked, now_ms, end))
 
     def _try_to_lead(self, step: Lead) -> None:
         try:

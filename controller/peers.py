@@ -1,6 +1,7 @@
 """The other controllers: calls to them, and whether a process is there at all (DECISIONS 3, 24)."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -10,6 +11,8 @@ from tidelog.protocol.errors import ConnectionFailed, RequestTimedOut, TidelogEr
 from tidelog.protocol.io import Connection, connect
 from tidelog.protocol.messages import Hello, Reply, Request
 from tidelog.protocol.types import BrokerId
+
+logger = logging.getLogger(__name__)
 
 PROBES: Final = 2
 PROBES_MOST: Final = 6
@@ -45,6 +48,14 @@ class Peers:
             connection.abort()
             raise
         return reply
+
+    async def heard(self, to: BrokerId, request: Request, timeout_ms: float) -> Reply | None:
+        """Its reply, if there is one."""
+        try:
+            return await self.call(to, request, timeout_ms)
+        except TidelogError as error:
+            logger.info("quorum.unheard id=%d error=%r", to, str(error))
+            return None
 
     def close(self) -> None:
         """Hang up."""

@@ -359,7 +359,11 @@ class Quorum:
         """It did not win: follow who leads, or ask again a little later, so that two who ask at once part."""
         pause_ms = min(BACK_OFF_MS << min(self._failed, 10), BACK_OFF_MAX_MS)
         self._failed += 1
-        if isinstance(self.role, Prospective) and self.role.others_follow and self.epoch != self._ended:
+        if (
+            isinstance(self.role, Prospective)
+            and self.role.others_follow
+            and self.epoch not in {self._ended, self._gone}
+        ):
             self.role = Follower(now_ms + self._config.fetch_timeout_ms)
         else:
             self.role = Unattached(now_ms + self._rng.uniform(0, pause_ms))
@@ -435,6 +439,10 @@ class Quorum:
             else:
                 self.heard_of(leader, reply.epoch, now_ms, from_itself=leader == asked.voter_id)
         return self._counted(asked, now_ms, log, granted=granted, directory_id=reply.directory_id)
+
+    def on_vote_unheard(self, asked: Vote, now_ms: float, log: LogEnd) -> list[Step]:
+        """A voter cannot be asked: whoever wins no more without it asks again soon, instead of waiting for it."""
+        return self._counted(asked, now_ms, log, granted=False, directory_id=None)
 
     def _counted(
         self, asked: Vote, now_ms: float, log: LogEnd, *, granted: bool, directory_id: bytes | None

@@ -144,6 +144,8 @@ class _Patient:
         return True
 
     def give_up(self) -> None:
+        if self.incoming.closed:
+            return  # whoever has hung up since says nothing, and is not heard
         try:
             held = self.coordinator.of_group(self.request.group_id)
         except TidelogError as error:

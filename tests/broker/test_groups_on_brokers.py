@@ -180,6 +180,7 @@ class Play:
         self.client = Host("client", world)
         self.client.start()
         self.consumers: list[Consumer] = []
+        self.tasks: dict[str, asyncio.Task[None]] = {}
         cluster = self.cluster
         cluster.until(lambda: cluster.active and self.unfenced() == 3, 20)
         topic = NewTopic("orders", 6, 3, configs=(ConfigEntry("min.insync.replicas", "2"),))
@@ -206,8 +207,13 @@ class Play:
     def join(self, name: str) -> Consumer:
         consumer = Consumer(name, self.cluster)
         self.consumers.append(consumer)
-        _ = self.client.create_task(consumer.run())
+        self.tasks[name] = self.client.create_task(consumer.run())
         return consumer
+
+    def silence(self, consumer: Consumer) -> None:
+        """Its process dies, and says nothing to anybody."""
+        self.tasks[consumer.membership.member.member_id].cancel()
+        self.consumers.remove(consumer)
 
     def leave(self, consumer: Consumer) -> None:
         async def close() -> None:
@@ -278,6 +284,18 @@ def test_members_share_a_topic_and_hear_at_once_of_who_comes_and_goes(play: Play
     assert all(offset.lag == 0 and offset.lag_ms == 0 for offset in group.offsets), (
         "nothing was ever produced"
     )
+
+
+def test_who_dies_is_put_out_also_by_a_coordinator_that_had_nothing_to_load(play: Play) -> None:
+    """The log of the groups is new, and its leaders stay: nothing but the time tells them to look."""
+    first = play.join("a")
+    play.join("b")
+    play.until_content(20)
+    play.silence(first)
+    # Its last heartbeat lies at the coordinator for so long.
+    waits_ms = SETTINGS.group_consumer_heartbeat_interval_ms
+    assert play.until_content(10) <= (SETTINGS.group_consumer_session_timeout_ms + waits_ms) / 1000 + 1
+    play.check_commits()
 
 
 def test_a_group_goes_on_when_its_coordinator_dies(play: Play) -> None:

@@ -225,7 +225,7 @@ class Storm:
             for each in self.members
         ]
         async with self.cluster.client() as client:
-            (told,) = await client.admin.describe_groups(["g"])
+            (told,) = await client.admin.describe_groups("g")
         return f"members: {own}; coordinator: {told}; missing: {self.ledger.missing}"
 
     async def run(self) -> float:

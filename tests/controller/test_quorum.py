@@ -228,6 +228,31 @@ def who_is_not_answered_gives_up_after_an_election_time_out(module: Any) -> None
 
 
 @rule
+def two_who_stand_at_once_do_not_wait_for_one_that_is_gone(module: Any) -> None:
+    """Each has its own vote: the third one's would decide, and it will not come."""
+    desk = Desk(module)
+    votes = desk.stands(2)
+    desk.replies(votes, 2, granted=False)
+    assert desk.role == "Candidate"
+    unheard = next(step for step in votes if step.to == 3)
+    assert desk.q.on_vote_unheard(unheard.request, desk.now_ms, desk.log) == []
+    assert desk.role == "Unattached"
+    assert desk.q.deadline_ms() <= desk.now_ms + module.BACK_OFF_MS
+
+
+@rule
+def who_knows_that_the_leader_is_gone_asks_those_again_who_have_not_noticed(module: Any) -> None:
+    desk = Desk(module).follows(2)
+    desk.q.leader_is_gone(desk.now_ms)
+    asked = desk.due()
+    desk.replies(asked, 3, granted=False, leader_id=BrokerId(2))
+    unheard = next(step for step in asked if step.to == 2)
+    desk.q.on_vote_unheard(unheard.request, desk.now_ms, desk.log)
+    assert desk.role == "Unattached"
+    assert desk.q.deadline_ms() <= desk.now_ms + module.BACK_OFF_MS
+
+
+@rule
 def a_candidate_that_is_not_answered_asks_again_before_another_epoch(module: Any) -> None:
     desk = Desk(module)
     desk.stands()

@@ -1,6 +1,6 @@
 """The rules that brokers keep: what is committed, who is in sync, who may be believed (design 2 and 3)."""
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, cast
 
 from tests.broker import (
@@ -8,6 +8,7 @@ from tests.broker import (
     test_fetch,
     test_fetcher,
     test_flushed,
+    test_groups_on_brokers,
     test_leadership,
     test_offsets,
     test_partition,
@@ -21,6 +22,7 @@ from tests.rules.rule import Catcher, Instead, Planted, Rule, Together
 from tests.simulation import planted, test_roles
 from tidelog.broker import partition as partitions
 from tidelog.broker.broker import Broker
+from tidelog.broker.coordinator_node import GroupsNode
 from tidelog.broker.fetcher import Fetcher
 from tidelog.broker.leadership import Leadership
 from tidelog.broker.partition import Partition
@@ -54,13 +56,13 @@ RULES: dict[str, Rule] = {
     "hwm_after_truncation": Rule("What parts from the leader's log is cut before anything of it counts as committed.", "3.3, I-5, I-6", Instead(Fetcher, "_one", "step = one.followership.on_fetched(", "one.partition._follower_hwm = max(one.partition._follower_hwm, min(entry.high_watermark, one.partition.log.end_offset)); step = one.followership.on_fetched("), Catcher(test_fetcher.test_what_is_committed_there_says_nothing_of_records_that_part_from_it), ("hwm_not_from_divergence",)),
     "hwm_not_from_divergence": Rule("An answer that says where logs part moves no high watermark.", "3.3, I-6", Instead(Followership, "on_fetched", "self._on_diverging(parting, answer.log_start, log)", "Append(answer.high_watermark, answer.log_start)"), Catcher(F.test_the_log_is_cut_where_the_epochs_part_and_nothing_else_of_the_answer_counts, row=(6, 60, 60)), ("hwm_not_from_divergence",)),
     "maximal_isr": Rule("A proposed member counts until the controller has decided.", "2.1, I-14, KIP-497", Instead(Leadership, "_advance", "or replica in pending", ""), Catcher(L.test_a_proposed_member_counts_before_the_controller_has_agreed), ("maximal_isr",)),
-    "min_isr_from_the_record": Rule("A leader takes min_isr from the record, in its order.", "D4, I-23", Instead(Leadership, "adopt", "self.state = state", "from dataclasses import replace; self.state = replace(state, min_isr=self.state.min_isr)"), Catcher(L.test_lowering_min_isr_commits_what_waited_for_it), ("D4",)),
+    "min_isr_from_the_record": Rule("A leader takes min_isr from the record, in its order.", "D4, I-23", Instead(Leadership, "adopt", "self.state = state", "from msgspec.structs import replace; self.state = replace(state, min_isr=self.state.min_isr)"), Catcher(L.test_lowering_min_isr_commits_what_waited_for_it), ("D4",)),
     "durable_there": Rule("In group mode only what is durable at a follower counts.", "D7, I-25", Instead(Leadership, "on_fetch", "min(durable_offset, fetch_offset) if self.state.flush_group else fetch_offset", "fetch_offset"), Catcher(L.test_in_group_mode_only_what_is_durable_there_counts), ("D7",)),
     "acknowledged_after_the_flush": Rule("In group mode the leader's own log counts when it is flushed.", "D7, 7.4, I-25", Instead(Leadership, "_advance", "self._durable if state.flush_group else self._end", "self._end"), Catcher(L.test_in_group_mode_only_what_is_durable_here_counts), ("D7", "acknowledged before the flush")),
     "flushed_names_its_epoch": Rule("A flush counts for the very records that were flushed.", "D7, ADR 0073", Instead(flushed, "is_prefix", "found.epoch == last_epoch and end <= found.end", "True"), Catcher(test_flushed.test_a_flush_of_records_that_were_cut_off_since_counts_nothing, (fixture(test_flushed.node),), (1,)), ("D7",)),
     "durable_is_told": Rule("A follower tells what it has on stable storage, not what it has.", "D7, I-25", Instead(Fetcher, "_entry", "durable_offset=log.durable_offset", "durable_offset=log.end_offset"), Catcher(test_fetcher.test_what_is_told_to_be_durable_is_on_the_disk), ("D7",)),
     # ── who is in sync
-    "isr_only_from_log": Rule("An answer to a proposal installs no ISR.", "D2, 2.10, KAFKA-12686", Instead(Leadership, "accepted", 'self._stage = "decided"', "from dataclasses import replace; self.state, self.pending = replace(self.state, isr=self.pending.isr), None"), Catcher(test_proposals.test_after_success_the_proposal_is_pending_until_the_metadata_log_brings_it), ("isr_only_from_log", "D2")),
+    "isr_only_from_log": Rule("An answer to a proposal installs no ISR.", "D2, 2.10, KAFKA-12686", Instead(Leadership, "accepted", 'self._stage = "decided"', "from msgspec.structs import replace; self.state, self.pending = replace(self.state, isr=self.pending.isr), None"), Catcher(test_proposals.test_after_success_the_proposal_is_pending_until_the_metadata_log_brings_it), ("isr_only_from_log", "D2")),
     "pending_until_the_log_says": Rule("A proposal that was accepted counts until the metadata log brings it.", "D2, 2.1, I-16", Instead(Leadership, "accepted", 'self._stage = "decided"', "self.pending = None"), Catcher(test_proposals.test_after_success_the_proposal_is_pending_until_the_metadata_log_brings_it), ("D2",)),
     "fenced_does_not_join": Rule("A leader proposes nobody who is fenced.", "2.7, 2.8, I-18", Instead(Leadership, "eligible", "self._around.live_epoch", "self._around.registered_epoch"), Catcher(L.test_who_is_fenced_is_not_until_the_image_says_otherwise), ("fenced_not_eligible",)),
     "leso_for_expansion": Rule("Who joins has reached where this leader epoch began.", "2.8, I-4, KAFKA-7128", Instead(Leadership, "_maybe_expand", "max(self.high_watermark, self._start)", "self.high_watermark"), Catcher(L.test_who_lacks_what_there_was_when_the_epoch_began_is_not), ("leso_for_expansion",)),
@@ -98,4 +100,6 @@ RULES: dict[str, Rule] = {
     "lease_to_write": Rule("Without a lease nothing is written.", "D9, 2.5, I-26", Instead(Context, "partition", "not self.replicas.has_lease(self.clocks.boot_ms())", "False"), Catcher(test_produce.test_without_a_lease_nothing_is_written, (led,)), ("D9",)),
     "lease_to_read": Rule("Without a lease no consumer is given anything, also one that has waited.", "D9, 2.11, I-79", Instead(FetchWaiting, "_partition", "if self.request.broker_id != NO_BROKER:", "if True:"), Catcher(test_fetch.test_a_lease_that_has_ended_is_noticed_when_the_answer_is_made, (led,)), ("D9",)),
     "lease_to_list": Rule("Without a lease no client is told an offset.", "D9, 5.5, I-79", Instead(offsets, "_find", "context.replicas.at(*where) if request.replica else context.partition(*where)", "context.replicas.at(*where)"), Catcher(test_offsets.test_a_client_needs_a_leader_with_a_lease_and_hears_who_leads, (with_times,)), ("D9",)),
+    # ── groups
+    "coordinators_hear_the_time": Rule("Whoever coordinates groups is told the time, also if it had nothing to load.", "5.7, I-58", Instead(GroupsNode, "adopt", "held_nothing and self.coordinator.held", "False"), Catcher(test_groups_on_brokers.test_who_dies_is_put_out_also_by_a_coordinator_that_had_nothing_to_load, (contextmanager(fixture(test_groups_on_brokers.play)),)), ("I-58",)),
 }  # fmt: skip
