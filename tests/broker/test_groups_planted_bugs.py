@@ -7,9 +7,11 @@ import pytest
 from msgspec.structs import replace
 
 from tests.broker import test_groups, test_groups_requests, test_offsets_of_groups
+from tests.broker import test_groups_on_brokers as on_brokers
 from tests.broker.groups_world import storm
 from tidelog.broker import offsets
 from tidelog.broker.coordinator import Coordinator, Held
+from tidelog.broker.coordinator_node import GroupsNode
 from tidelog.broker.groups import heartbeats
 from tidelog.broker.groups.deadlines import Deadlines
 from tidelog.broker.groups.draft import Draft
@@ -18,7 +20,9 @@ from tidelog.broker.groups.records import spread_of
 from tidelog.broker.groups.shard import Shard
 from tidelog.broker.replicas import Replicas
 from tidelog.client.membership import Membership, Revoke
+from tidelog.controller.image import Changes
 from tidelog.protocol.errors import UnsupportedFormat
+from tidelog.testing.simulation.world import World
 
 SEEDS = 60
 Plant: TypeAlias = Callable[[pytest.MonkeyPatch], None]
@@ -147,6 +151,18 @@ def _skips_it(held: Held) -> None:
         held.next_offset = held.end
 
 
+def _wakes_for_loads_only(node: GroupsNode, changes: Changes) -> None:
+    if node.coordinator.adopt(changes):
+        node._to_do.set()
+
+
+def _somebody_dies() -> None:
+    with World(7).running() as world:
+        on_brokers.test_who_dies_is_put_out_also_by_a_coordinator_that_had_nothing_to_load(
+            on_brokers.Play(world)
+        )
+
+
 LOOK_AT_ROLES = Coordinator._look_at_roles
 LOAD_SLICE = Coordinator._load_slice
 
@@ -190,6 +206,10 @@ TOLD: dict[str, tuple[Plant, Callable[[], None]]] = {
     "a shard outlives its leadership": (
         instead(Coordinator, "_look_at_roles", _never_unloads),
         test_groups_requests.test_another_broker_and_the_next_process_load_the_same,
+    ),
+    "who had nothing to load is not told the time": (
+        instead(GroupsNode, "adopt", _wakes_for_loads_only),
+        _somebody_dies,
     ),
     "what is not understood is skipped": (
         instead(Coordinator, "_load_slice", staticmethod(_skips_it)),

@@ -1,6 +1,6 @@
 """The rules that brokers keep: what is committed, who is in sync, who may be believed (design 2 and 3)."""
 
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any, cast
 
 from tests.broker import (
@@ -8,7 +8,6 @@ from tests.broker import (
     test_fetch,
     test_fetcher,
     test_flushed,
-    test_groups_on_brokers,
     test_leadership,
     test_offsets,
     test_partition,
@@ -22,7 +21,6 @@ from tests.rules.rule import Catcher, Instead, Planted, Rule, Together
 from tests.simulation import planted, test_roles
 from tidelog.broker import partition as partitions
 from tidelog.broker.broker import Broker
-from tidelog.broker.coordinator_node import GroupsNode
 from tidelog.broker.fetcher import Fetcher
 from tidelog.broker.leadership import Leadership
 from tidelog.broker.partition import Partition
@@ -100,6 +98,4 @@ RULES: dict[str, Rule] = {
     "lease_to_write": Rule("Without a lease nothing is written.", "D9, 2.5, I-26", Instead(Context, "partition", "not self.replicas.has_lease(self.clocks.boot_ms())", "False"), Catcher(test_produce.test_without_a_lease_nothing_is_written, (led,)), ("D9",)),
     "lease_to_read": Rule("Without a lease no consumer is given anything, also one that has waited.", "D9, 2.11, I-79", Instead(FetchWaiting, "_partition", "if self.request.broker_id != NO_BROKER:", "if True:"), Catcher(test_fetch.test_a_lease_that_has_ended_is_noticed_when_the_answer_is_made, (led,)), ("D9",)),
     "lease_to_list": Rule("Without a lease no client is told an offset.", "D9, 5.5, I-79", Instead(offsets, "_find", "context.replicas.at(*where) if request.replica else context.partition(*where)", "context.replicas.at(*where)"), Catcher(test_offsets.test_a_client_needs_a_leader_with_a_lease_and_hears_who_leads, (with_times,)), ("D9",)),
-    # ── groups
-    "coordinators_hear_the_time": Rule("Whoever coordinates groups is told the time, also if it had nothing to load.", "5.7, I-58", Instead(GroupsNode, "adopt", "held_nothing and self.coordinator.held", "False"), Catcher(test_groups_on_brokers.test_who_dies_is_put_out_also_by_a_coordinator_that_had_nothing_to_load, (contextmanager(fixture(test_groups_on_brokers.play)),)), ("I-58",)),
 }  # fmt: skip
