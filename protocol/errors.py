@@ -380,6 +380,11 @@ class CorruptSnapshot(TidelogError, code=1011):
 class DamagedLog(TidelogError, code=1012):
     """Bytes below the recovery point are not what was written: restore this replica from another one."""
 
+    def __init__(self, message: str = "", base_offset: int = -1) -> None:
+        super().__init__(message)
+        self.base_offset = base_offset
+        """Of the segment that they are in; -1: it is not said."""
+
 
 class InvalidAppend(TidelogError, code=1013):
     """The batches do not continue this log: offsets and epochs must not go back."""

@@ -25,6 +25,8 @@ class ProducerReplay:
         for segment in self._segments:
             if segment.next_offset <= self._from:
                 continue
+            if segment.base_offset >= self._end:
+                return  # not even looked at: it may be about to be cut off for its damage
             start = segment.position_of(self._from)
             for count, (_, header) in enumerate(segment.headers_from(start)):
                 if header.base_offset >= self._end:

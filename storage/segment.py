@@ -335,7 +335,9 @@ class Segment:
             )
 
     def _damaged(self, position: int, problem: CorruptMessage) -> DamagedLog:
-        return DamagedLog(f"{self._directory.path}/{self.name} at byte {position} of {self.size}: {problem}")
+        return DamagedLog(
+            f"{self._directory.path}/{self.name} at byte {position} of {self.size}: {problem}", self.base_offset
+        )
 
     # ── writing ───────────────────────────────────────────────────────────────────────────────────
 
@@ -385,6 +387,10 @@ class Segment:
 
     def rewind_to(self, offset: Offset) -> None:
         """Be as before the batch with that offset was entered; `cut` then makes the files so. All or nothing."""
+        if offset <= self.base_offset:  # nothing of it stays, so nothing of it need be right
+            self._indexes = SparseIndex(OFFSETS), SparseIndex(TIMES)
+            self._rewind_to_start()
+            return
         position, known = self.position_of(offset), self.known()
         offsets, times = self.indexes()
         try:
@@ -438,6 +444,8 @@ class Segment:
 
     def end_below(self, offset: Offset) -> Offset:
         """Where the segment ends once all from that offset on is gone."""
+        if offset <= self.base_offset:
+            return self.base_offset
         offsets, _ = self.indexes()
         entry = offsets.floor(offset - self.base_offset - 1)
         end = self.base_offset
@@ -454,7 +462,10 @@ class Segment:
             raise self._damaged(position, problem) from None
 
     def read(self, offset: Offset, max_bytes: int, below: Offset) -> Slice:
-        """Whole batches from the one with `offset` on, all below `below`: one at least, `max_bytes` at most."""
+        """Whole batches from the one with `offset` on, all below `below`: one at least, `max_bytes` at most.
+
+        What stands in front of damage is handed out; who comes for the damaged batch itself is told.
+        """
         position = self.position_of(offset)
         data = memoryview(
             self.file().read_at(position, min(max(max_bytes, HEADER_SIZE), self.size - position))
@@ -474,7 +485,8 @@ class Segment:
                 end += size
                 next_offset = header.base_offset + header.last_offset_delta + 1
         except CorruptMessage as problem:
-            raise self._damaged(position + end, problem) from None
+            if not end:
+                raise self._damaged(position, problem) from None
         if end:
             if len(self._cursors) >= _CURSORS:
                 self._cursors.clear()

@@ -189,9 +189,12 @@ def test_every_offset_is_found_in_every_segment_when_files_take_turns() -> None:
 
 def test_a_flipped_bit_is_reported_by_the_read_and_never_served() -> None:
     host = filled(5)
-    host.disk.rot(f"{host.path}/{host.log.segments[0].name}", 400, 3)
-    with pytest.raises(DamagedLog, match="at byte"):
-        host.log.read(0, 10_000)
+    size = len(batch(2))
+    host.disk.rot(f"{host.path}/{host.log.segments[0].name}", 2 * size + 70, 3)
+    assert offsets(host.log.read(0, 10_000).data) == [0, 2], "what stands before it is served"
+    with pytest.raises(DamagedLog, match="at byte") as told:
+        host.log.read(4, 10_000)
+    assert told.value.base_offset == 0
 
 
 def test_a_disk_that_cannot_be_read_is_a_storage_error() -> None:
