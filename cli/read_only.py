@@ -59,6 +59,10 @@ class ReadOnlyFile:
         """Refused."""
         _refuse(self.path)
 
+    def allocate(self, size: int) -> None:
+        """Refused."""
+        _refuse(self.path)
+
     def flush(self) -> None:
         """Refused."""
         _refuse(self.path)

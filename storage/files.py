@@ -40,6 +40,13 @@ class File(Protocol):
         """Cut the file to `size` bytes."""
         ...
 
+    def allocate(self, size: int) -> None:
+        """Let the file be `size` bytes at least, zeros where it grows, all of which have their room on the disk.
+
+        Without that room: `OSError`, and the file is what it was.
+        """
+        ...
+
     def flush(self) -> None:
         """Force to stable storage all that was written before this call began (may run in a worker thread)."""
         ...

@@ -135,6 +135,14 @@ class _File:
         if fewer > 0:
             self._life.freed(fewer)
 
+    def allocate(self, size: int) -> None:
+        self._life.require(self._path)
+        more = size - self._file.size()
+        if more > 0 and (fits := self._life.room_for(more)) < more:
+            self._life.freed(fits)
+            raise _error(errno.ENOSPC, self._path)
+        self._file.allocate(size)
+
     def flush(self) -> None:
         self._life.require(self._path)
         self._file.flush()

@@ -101,6 +101,16 @@ class _File:
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)
 
+    def allocate(self, size: int) -> None:
+        before = self.size()
+        if size <= before:
+            return
+        try:
+            _allocate(self._fd, before, size - before)
+        except OSError:
+            os.ftruncate(self._fd, before)
+            raise
+
     def flush(self) -> None:
         with self._guard:
             fd = self._fd
@@ -225,6 +235,13 @@ class _Directory:
         return os.stat(self._path).st_dev
 
 
+def _write_zeros(fd: int, position: int, length: int) -> None:
+    """For file systems that give no room but by writing. One that compresses gives less than is asked for."""
+    file, zeros = _File(fd), bytes(1 << 20)
+    for at in range(position, position + length, len(zeros)):
+        file.write_at(at, zeros[: position + length - at])
+
+
 def _require_directory(path: str) -> None:
     if not stat.S_ISDIR(os.stat(path).st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
@@ -242,7 +259,17 @@ if sys.platform == "darwin":
             os.fsync(fd)  # a file system without it, such as a network's
 
     _flush_names = _flush_data
+    _allocate = _write_zeros
 else:
+
+    def _allocate(fd: int, position: int, length: int) -> None:
+        try:
+            os.posix_fallocate(fd, position, length)
+        except OSError as error:
+            if error.errno not in {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}:
+                raise
+            _write_zeros(fd, position, length)
+
     # fdatasync also writes the size when it grew; what it leaves out is the times.
     def _flush_data(fd: int) -> None:
         os.fdatasync(fd)

@@ -159,7 +159,7 @@ class _File:
 
     def size(self) -> int:
         self._require()
-        return len(self._file.visible)
+        return self._file.size
 
     def read_at(self, position: int, length: int) -> bytes:
         self._require()
@@ -190,6 +190,13 @@ class _File:
             raise error(errno.EINVAL, self._path)
         self._faults.begin("truncate", self._path, size)
         self._medium.truncate(self._file, size)
+        self._faults.end()
+
+    def allocate(self, size: int) -> None:
+        self._require()
+        self._faults.begin("allocate", self._path, size)
+        if not self._medium.allocate(self._file, size):
+            raise error(errno.ENOSPC, self._path)
         self._faults.end()
 
     def flush(self) -> None:
@@ -272,7 +279,7 @@ class _Directory:
 
     def size_of(self, name: str) -> int:
         self._life.require(self._path)
-        return len(self._medium.file_at(self._at(name)).visible)
+        return self._medium.file_at(self._at(name)).size
 
     def open(self, name: str, *, create: bool = False) -> files.File:
         if create and name not in self._here().entries:

@@ -38,19 +38,27 @@ class Truncation(NamedTuple):
 class StoredFile:
     """One file (an inode): it outlives its names while somebody has it open."""
 
-    __slots__ = ("handles", "medium", "names", "unflushed", "unreadable", "visible")
+    __slots__ = ("allocated", "handles", "medium", "names", "unflushed", "unreadable", "visible")
 
     def __init__(self) -> None:
         self.visible = bytearray()
+        self.allocated = 0
+        """The size that it has at least: zeros, which no memory is spent on."""
         self.medium = bytearray()
         self.unflushed: list[Write | Truncation] = []
         self.names = 0
         self.handles = 0
         self.unreadable: list[range] = []
 
+    @property
+    def size(self) -> int:
+        """The visible size."""
+        return max(len(self.visible), self.allocated)
+
     def read(self, position: int, length: int) -> bytes:
         """The visible bytes."""
-        return bytes(memoryview(self.visible)[position : position + length])
+        found = bytes(memoryview(self.visible)[position : position + length])
+        return found + bytes(max(0, min(position + length, self.allocated) - position - len(found)))
 
     def write(self, position: int, data: bytes) -> None:
         """Make the bytes visible; they are on the medium after the next flush."""
@@ -60,6 +68,9 @@ class StoredFile:
 
     def truncate(self, size: int) -> None:
         """Set the visible size."""
+        self.allocated = min(self.allocated, size)
+        if len(self.visible) <= size == self.allocated:
+            return
         _resize(self.visible, size)
         self.unflushed.append(Truncation(size))
 
@@ -219,18 +230,27 @@ class Medium:
 
     def write(self, file: StoredFile, position: int, data: bytes) -> int:
         """Write what fits, and return how much that was."""
-        size = len(file.visible)
+        size = file.size
         if position + len(data) > size:
             end = min(position + len(data), size + max(0, self.capacity - self.used))
             data = data[: max(0, end - position)]
         file.write(position, data)
-        self.used += len(file.visible) - size
+        self.used += file.size - size
         return len(data)
 
     def truncate(self, file: StoredFile, size: int) -> None:
         """Set the visible size."""
-        self.used += size - len(file.visible)
+        self.used += size - file.size
         file.truncate(size)
+
+    def allocate(self, file: StoredFile, size: int) -> bool:
+        """Let the file have that size at least; whether it fits. A power cut takes nothing of it."""
+        more = max(0, size - file.size)
+        if more > max(0, self.capacity - self.used):
+            return False
+        self.used += more
+        file.allocated = max(file.allocated, size)
+        return True
 
     def close(self, file: StoredFile) -> None:
         """One handle less."""
@@ -299,10 +319,10 @@ class Medium:
 
     def _reclaim(self, node: Node) -> None:
         if isinstance(node, StoredFile) and not node.names and not node.handles:
-            self.used -= len(node.visible)
+            self.used -= node.size
 
     def _count(self) -> None:
-        self.used = sum(len(file.visible) for file in self.files())
+        self.used = sum(file.size for file in self.files())
 
 
 def parts(path: str) -> list[str]:

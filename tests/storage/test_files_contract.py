@@ -190,6 +190,19 @@ def test_the_size_is_known_without_opening(directory: Directory, file: File) -> 
     assert directory.size_of("file") == 3
 
 
+def test_room_that_is_allocated_is_zeros_and_what_was_written_stays(directory: Directory, file: File) -> None:
+    file.write_at(0, b"abc")
+    file.allocate(1 << 20)
+    assert file.size() == directory.size_of("file") == 1 << 20
+    assert file.read_at(1, 5) == b"bc\0\0\0"
+    file.allocate(10)
+    assert file.size() == 1 << 20, "it never shortens a file"
+    file.truncate(2)
+    assert (file.size(), file.read_at(0, 9)) == (2, b"ab")
+    file.write_at(4, b"x")
+    assert file.read_at(0, 9) == b"ab\0\0x"
+
+
 def test_the_size_of_nothing_and_of_a_directory_is_refused(directory: Directory) -> None:
     directory.directory("below", create=True)
     with pytest.raises(FileNotFoundError):
@@ -459,6 +472,11 @@ class TwoDisks(RuleBasedStateMachine):
     def truncate(self, handle: tuple[File, File] | None, size: int) -> None:
         if handle:
             self.both(lambda: handle[0].truncate(size), lambda: handle[1].truncate(size))
+
+    @rule(handle=handles, size=POSITIONS)
+    def allocate(self, handle: tuple[File, File] | None, size: int) -> None:
+        if handle:
+            self.both(lambda: handle[0].allocate(size), lambda: handle[1].allocate(size))
 
     @rule(handle=handles)
     def close(self, handle: tuple[File, File] | None) -> None:
