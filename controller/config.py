@@ -10,9 +10,11 @@ from tidelog.controller.quorum import QuorumConfig
 from tidelog.controller.snapshots import SnapshotConfig
 from tidelog.protocol.errors import InvalidConfig
 from tidelog.protocol.limits import DEFAULT, Limits
-from tidelog.protocol.settings import configured
+from tidelog.protocol.settings import CLUSTER, Settings, configured, find
 from tidelog.protocol.types import BrokerId
 from tidelog.storage.config import LogConfig
+
+FAST_FENCING: Final = "fast.fencing.enable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +49,17 @@ class ControllerConfig:
                 f"quorum={sorted(ids)}: it must name every controller once, and controller {self.node_id} among them"
             )
 
+    def fences_fast(self, settings: Settings) -> bool:
+        """Whether a refused connection is proof by now: what is set for the cluster, else what was said here."""
+        own = {FAST_FENCING: "true" if self.fast_fencing else "false"}
+        return find(settings, CLUSTER, "", FAST_FENCING, own).value == "true"
+
 
 FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "broker.session.timeout.ms": ("active.liveness.session_timeout_ms",),
     "controlled.shutdown.max.ms": ("active.liveness.shutdown_patience_ms",),
     "default.replication.factor": ("active.topics.replication_factor",),
-    "fast.fencing.enable": ("fast_fencing",),
+    FAST_FENCING: ("fast_fencing",),
     "flush.mode": ("active.topics.flush_mode",),
     "max.connections": ("limits.max_connections",),
     "metadata.log.max.record.bytes.between.snapshots": (

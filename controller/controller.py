@@ -443,7 +443,7 @@ class Controller:
         active = self.active
         self._contacts = Contacts(
             active,
-            lambda: active is self.active and self.config.fast_fencing,
+            lambda: active is self.active and self.config.fences_fast(active.image.configs),
             spawn=self._spawn,
             drive=lambda steps: self._drive(active, steps),
             fenced=self.fenced_fast,

@@ -10,6 +10,7 @@ from tests.controller.conftest import Quorum
 from tests.controller.nodes import PATIENT, Member, sessions_of
 from tests.protocol.io.peers import Node, until
 from tests.storage.logs import contents
+from tidelog.controller.config import ControllerConfig
 from tidelog.controller.facts import METADATA_TOPIC_ID, NothingHappened
 from tidelog.protocol.errors import (
     BY_CODE,
@@ -28,7 +29,9 @@ from tidelog.protocol.errors import (
 from tidelog.protocol.io import Incoming, connect
 from tidelog.protocol.messages import (
     AllocateProducerIds,
+    AlterConfigs,
     BrokerHeartbeat,
+    ConfigAlter,
     DeleteTopics,
     Fetch,
     FetchReply,
@@ -36,11 +39,14 @@ from tidelog.protocol.messages import (
     PartitionFetch,
     PartitionFetched,
     Produce,
+    ResourceAlter,
 )
 from tidelog.protocol.records import encode
+from tidelog.protocol.settings import CLUSTER
 from tidelog.protocol.types import BrokerId
 
 ONE, TWO = BrokerId(1), BrokerId(2)
+ALONE = ControllerConfig(node_id=ONE, voters=((1, "127.0.0.1", 0),))
 
 
 async def two_in_sync(quorum: Quorum) -> tuple[Member, Member, bytes]:
@@ -336,6 +342,26 @@ async def test_who_is_gone_and_whose_port_refuses_is_fenced_at_once(quorum: Quor
     quorum.members.remove(one)
     await until(lambda: two.observer.image.partitions[topic_id, 0].leader == TWO, "the other one leads")
     assert quorum.node.fenced_fast == [ONE]
+
+
+async def test_fast_fencing_may_be_switched_on_while_everything_runs(quorum: Quorum) -> None:
+    one, two, _ = await two_in_sync(quorum)  # these controllers were started without
+    fast = ResourceAlter(CLUSTER, "", (ConfigAlter("fast.fencing.enable", "true"),))
+    await two.ask(lambda epoch: AlterConfigs((fast,), quorum_epoch=epoch))
+    await quorum.stop(one)
+    quorum.members.remove(one)
+    await until(lambda: quorum.node.fenced_fast == [ONE], "it is fenced fast")
+
+
+@pytest.mark.parametrize(
+    ("said", "then", "fences"),
+    [(True, None, True), (False, None, False), (True, "false", False), (False, "true", True)],
+)
+def test_what_is_set_for_the_cluster_wins_over_what_a_controller_was_started_with(
+    said: bool, then: str | None, fences: bool
+) -> None:
+    settings = {} if then is None else {(CLUSTER, "", "fast.fencing.enable"): then}
+    assert replace(ALONE, fast_fencing=said).fences_fast(settings) is fences
 
 
 async def test_who_is_gone_but_whose_port_accepts_is_given_its_time(quorum: Quorum) -> None:
