@@ -82,12 +82,22 @@ class Outcome(Struct, frozen=True, array_like=True):
     dropped_records: int
 
 
+class Refused(Struct, frozen=True, array_like=True):
+    """It could not be done, in another process: the error there, to be raised here."""
+
+    message: str
+    errno: int = 0
+    """Of an OSError."""
+    code: int = 0
+    """Of one of ours."""
+
+
 Said = Cleaned | Outcome | None
 """What one step of a compaction says: mostly nothing."""
 
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
 _PLAN: Final = msgspec.msgpack.Decoder(Plan).decode
-_SAID: Final = msgspec.msgpack.Decoder(tuple[Cleaned | None, Outcome | None]).decode
+_SAID: Final = msgspec.msgpack.Decoder(tuple[Cleaned | None, Outcome | None, Refused | None]).decode
 
 
 def encode_plan(plan: Plan) -> bytes:
@@ -100,15 +110,15 @@ def decode_plan(content: bytes) -> Plan:
     return _PLAN(content)
 
 
-def encode_said(said: Cleaned | Outcome) -> bytes:
+def encode_said(said: Cleaned | Outcome | Refused) -> bytes:
     """What a step in another process said."""
-    return _ENCODE((said, None) if isinstance(said, Cleaned) else (None, said))
+    return _ENCODE(tuple(said if isinstance(said, kind) else None for kind in (Cleaned, Outcome, Refused)))
 
 
-def decode_said(content: bytes) -> Cleaned | Outcome:
+def decode_said(content: bytes) -> Cleaned | Outcome | Refused:
     """The same, here."""
-    cleaned, outcome = _SAID(content)
-    said = cleaned or outcome
+    cleaned, outcome, refused = _SAID(content)
+    said = cleaned or outcome or refused
     assert said is not None, "a step that said nothing was encoded"
     return said
 

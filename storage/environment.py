@@ -15,6 +15,7 @@ from tidelog.storage.crashes import Life
 from tidelog.storage.data_directory import DataDirectory, Halt
 from tidelog.storage.files import Directory
 from tidelog.storage.identity import Claim, Role, claim
+from tidelog.storage.log_compaction import CompactsElsewhere
 from tidelog.storage.names import parse_partition
 from tidelog.storage.open_segments import OpenSegments
 
@@ -46,6 +47,8 @@ class Environment:
     """A lock for files that several threads write."""
     halt: Callable[[str], NoReturn]
     """End the process at once, leaving no marker of a clean stop."""
+    compacts_elsewhere: CompactsElsewhere | None = None
+    """Another process in which logs are compacted; None: that is done here, a little at a time."""
 
 
 class Taken(NamedTuple):

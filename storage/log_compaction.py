@@ -58,12 +58,29 @@ class Compacts(Protocol):
         """What was read and written so far."""
         ...
 
+    @property
+    def pause_s(self) -> float:
+        """How long nothing is expected of it."""
+        ...
+
     def steps(self) -> Iterator[Said]:
         """What it does."""
         ...
 
     def abandon(self) -> None:
         """End it; nothing half-written stays."""
+        ...
+
+
+class CompactsElsewhere(Protocol):
+    """Another process, in which logs are compacted."""
+
+    def begin(self, directory: Directory, plan: Plan, bytes_per_second: int) -> Compacts:
+        """Compact one log there, at that pace."""
+        ...
+
+    def close(self) -> None:
+        """There is no work for now. Waits: for a worker thread."""
         ...
 
 
@@ -101,6 +118,11 @@ class Compaction:
     def moved_bytes(self) -> int:
         """What was read and written so far: by this it is slowed down."""
         return self.compactor.moved_bytes if self.compactor is not None else 0
+
+    @property
+    def pause_s(self) -> float:
+        """How long to wait before the next step, whatever the pace."""
+        return self.compactor.pause_s if self.compactor is not None else 0.0
 
     def steps(self, committed: Offset, now_ms: int, memory_bytes: int) -> Iterator[Work | None]:
         """Everything below `committed` (high watermark and last stable offset) may be looked at."""

@@ -100,10 +100,14 @@ class Swap:
 
     def give_up(self) -> None:
         """Remove what was written; only before `commit`."""
-        base = self._cleaned.base_offset
-        for name in (segment_name(base, LOG + CLEANED), *_new_indexes(base)):
-            if self._directory.exists(name):
-                self._directory.remove(name)
+        remove_written(self._directory, self._cleaned.base_offset)
+
+
+def remove_written(directory: Directory, base: Offset) -> None:
+    """Remove what was written for the group with that base, as far as it was; only before `commit`."""
+    for name in (segment_name(base, LOG + CLEANED), *_new_indexes(base)):
+        if directory.exists(name):
+            directory.remove(name)
 
 
 def remove_indexes(directory: Directory, base: Offset) -> None:

@@ -21,7 +21,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NoReturn, Protocol, TypeAlias
 
@@ -39,6 +39,7 @@ from tidelog.protocol.metrics import CONTENT_TYPE, Sample, exposition
 from tidelog.storage.environment import Environment
 from tidelog.storage.identity import Role
 from tidelog.storage.io import real_environment
+from tidelog.storage.io.compacting import CompactingProcess
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +105,7 @@ def serve(launch: Launch, moderation: Moderation, make: Make) -> int:
     territory = Territory(launch.data)
     try:
         directory = territory.take()
-        node = make(real_environment(directory, _halt))
+        node = make(replace(real_environment(directory, _halt), compacts_elsewhere=CompactingProcess()))
         return run(Process(launch, node, moderation, territory, Vitals(launch.role, launch.id)).live())
     except click.ClickException:
         territory.give_back()

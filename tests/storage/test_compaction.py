@@ -29,7 +29,7 @@ from tidelog.protocol.batch import DELETE_HORIZON, TRANSACTIONAL, BatchHeader, w
 from tidelog.protocol.errors import DiskFull, StorageError
 from tidelog.protocol.records import encode
 from tidelog.storage import cleaning, key_map
-from tidelog.storage.cleaning import Plan, Said, decode_plan, decode_said, encode_plan, encode_said
+from tidelog.storage.cleaning import Plan, Refused, Said, decode_plan, decode_said, encode_plan, encode_said
 from tidelog.storage.compaction import Compactor
 from tidelog.storage.files import Directory
 from tidelog.storage.log import Log
@@ -345,9 +345,15 @@ def test_another_process_may_read_and_write_while_the_owner_swaps(life: Compacte
         def moved_bytes(self) -> int:
             return self._compactor.moved_bytes
 
+        @property
+        def pause_s(self) -> float:
+            return 0.0
+
         def steps(self) -> Iterator[Said]:
             for said in self._compactor.steps():
-                yield None if said is None else decode_said(encode_said(said))
+                heard = None if said is None else decode_said(encode_said(said))
+                assert not isinstance(heard, Refused)
+                yield heard
 
         def abandon(self) -> None:
             self._compactor.abandon()

@@ -79,6 +79,10 @@ def groups_that_are_put_in_place_from_the_last_on(plant: pytest.MonkeyPatch) -> 
             def moved_bytes(self) -> int:
                 return 0
 
+            @property
+            def pause_s(self) -> float:
+                return 0.0
+
             def steps(self) -> Iterator[Said]:
                 said = [one for one in self._inner.steps() if one is not None]
                 yield from reversed(said[:-1])

@@ -1,0 +1,290 @@
+"""Compaction in another process: this process's side of it, and that process.
+
+    CompactingProcess   one child at most, from the first log that is compacted until `close`
+    Elsewhere           what stands here for the `Compactor` there
+    main                the child: reads jobs, reads and writes segments at its pace, says what `Compactor` says
+
+Both ways go frames: a length of four bytes and msgpack. What it keeps true:
+
+* The child decides nothing: it reads sealed segments and writes `.cleaned` files. However it ends, the log is what it was.
+* It does not outlive its parent: its stdin ends with that, and then it ends at once.
+* Nothing here waits for it: pipes are read and written as far as they go, and a child that is given up is killed.
+* It is patient (`NICE`): whoever produces or consumes gets the cores first. And what it writes it flushes as it goes, so
+  that the flush that puts a segment in its place finds little left to do.
+"""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from queue import SimpleQueue
+from struct import Struct as Layout
+from typing import Final
+
+import msgspec
+
+from tidelog.protocol.errors import DamagedLog, StorageError, TidelogError
+from tidelog.protocol.types import Offset
+from tidelog.storage.cleaning import Cleaned, Outcome, Pace, Plan, Refused, Said, decode_said, encode_said
+from tidelog.storage.compaction import Compactor
+from tidelog.storage.files import Directory
+from tidelog.storage.io.disk import open_directory
+from tidelog.storage.swap import remove_written
+
+NICE: Final = 10
+"""How far the child stands back: it gets a tenth of a core for which others ask as well."""
+POLL_S: Final = 0.02
+"""How often it is looked for what the child has said."""
+FLUSH_BYTES: Final = 16 << 20
+"""The child flushes what it writes whenever so much is new."""
+_PAUSE_S: Final = 0.01
+"""What is ahead of its pace by less goes on: a sleep costs more than it is worth."""
+_LENGTH: Final = Layout(">I")
+_READ: Final = 64 << 10
+_DEATH_S: Final = 10.0
+"""How long a process that was killed may take to be gone."""
+_SRC: Final = str(Path(__file__).resolve().parents[2])
+
+
+class Job(msgspec.Struct, frozen=True, array_like=True):
+    """One log that is to be compacted."""
+
+    path: str
+    bytes_per_second: int
+    plan: Plan
+
+
+_ENCODE: Final = msgspec.msgpack.Encoder().encode
+_JOB: Final = msgspec.msgpack.Decoder(Job).decode
+
+
+class Frames:
+    """Bytes that come in pieces, as the frames that they are."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def add(self, piece: bytes) -> Iterator[bytes]:
+        """The frames that are whole now."""
+        self._bytes += piece
+        while len(self._bytes) >= _LENGTH.size:
+            end = _LENGTH.size + _LENGTH.unpack_from(self._bytes)[0]
+            if len(self._bytes) < end:
+                return
+            frame = bytes(self._bytes[_LENGTH.size : end])
+            del self._bytes[:end]
+            yield frame
+
+
+def _framed(content: bytes) -> bytes:
+    return _LENGTH.pack(len(content)) + content
+
+
+# ── this process ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Child:
+    """The other process, and its pipes."""
+
+    def __init__(self) -> None:
+        paths = os.environ.get("PYTHONPATH", "")
+        self._process = subprocess.Popen(  # noqa: S603 -- this interpreter, with a module of ours
+            (sys.executable, "-m", __name__),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (_SRC, paths)))},
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        for pipe in (self._stdin, self._stdout):
+            os.set_blocking(pipe.fileno(), False)
+        self._unsent = bytearray()
+        self._frames = Frames()
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        return self._process.pid
+
+    def send(self, content: bytes) -> None:
+        """Say this to it, as fast as it listens."""
+        self._unsent += _framed(content)
+
+    def heard(self) -> Iterator[bytes]:
+        """What it has said; StorageError when it has ended."""
+        try:
+            if self._unsent:
+                del self._unsent[: os.write(self._stdin.fileno(), self._unsent[:_READ])]
+            piece = os.read(self._stdout.fileno(), _READ)
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            piece = b""
+        if not piece:
+            code = self._process.poll()
+            raise StorageError(
+                f"the process that compacts logs (pid {self.pid}) has ended"
+                + (f" with status {code}" if code is not None else "")
+            )
+        yield from self._frames.add(piece)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
+        self._stdin.close()
+        self._stdout.close()
+
+    def wait(self) -> None:
+        """Until it has ended, after `kill`."""
+        self._process.wait(_DEATH_S)
+
+
+class CompactingProcess:
+    """Where the logs of a node are compacted: a process of its own, which is there only while there is work."""
+
+    def __init__(self) -> None:
+        self._child: _Child | None = None
+        self._dying: list[_Child] = []
+
+    @property
+    def pid(self) -> int | None:
+        """The child's; None while there is none."""
+        return self._child.pid if self._child is not None else None
+
+    def begin(self, directory: Directory, plan: Plan, bytes_per_second: int) -> "Elsewhere":
+        """Compact one log. The one before it has ended, or was abandoned."""
+        return Elsewhere(self, directory, Job(directory.path, bytes_per_second, plan))
+
+    def child(self) -> _Child:
+        """The child; it is begun if there is none."""
+        if self._child is None:
+            self._child = _Child()
+        return self._child
+
+    def give_up(self) -> None:
+        """Kill the child. The next log has a new one."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+            self._dying.append(child)
+
+    def close(self) -> None:
+        """There is no work for now: end the child, so that its memory is given back. Waits: for a worker thread."""
+        self.give_up()
+        while self._dying:
+            self._dying.pop().wait()
+
+
+class Elsewhere:
+    """One log's compaction in the other process: a `Compacts`."""
+
+    def __init__(self, process: CompactingProcess, directory: Directory, job: Job) -> None:
+        self._process = process
+        self._directory = directory
+        self._job = job
+        self._unfinished: set[Offset] = {group[0].base_offset for group in job.plan.groups}
+        """The groups of which nothing has been said."""
+        self._ended = False
+
+    @property
+    def moved_bytes(self) -> int:
+        """Nothing in this process: the other one keeps its pace itself."""
+        return 0
+
+    @property
+    def pause_s(self) -> float:
+        """What to wait before it is looked for news again."""
+        return POLL_S
+
+    def steps(self) -> Iterator[Said]:
+        """What the other process says, and None while it says nothing."""
+        child = self._process.child()
+        child.send(_ENCODE(self._job))
+        while True:
+            for frame in child.heard():
+                said = decode_said(frame)
+                if isinstance(said, Cleaned):
+                    self._unfinished.discard(said.base_offset)
+                self._ended = not isinstance(said, Cleaned)
+                if isinstance(said, Refused):
+                    raise _error_of(said)
+                yield said
+                if isinstance(said, Outcome):
+                    return
+            yield None
+
+    def abandon(self) -> None:
+        """End it, and with it the process if that is still at work. What it has half written is removed."""
+        if not self._ended:
+            self._ended = True
+            self._process.give_up()
+        for base in self._unfinished:
+            remove_written(self._directory, base)
+
+
+def _error_of(refused: Refused) -> Exception:
+    if refused.errno:
+        return OSError(refused.errno, refused.message)
+    return (DamagedLog if refused.code == DamagedLog.code else StorageError)(refused.message)
+
+
+# ── the other process ─────────────────────────────────────────────────────────────────────────────────
+
+
+def main() -> None:
+    """Carry out jobs until stdin ends."""
+    os.nice(NICE)
+    jobs: SimpleQueue[Job] = SimpleQueue()
+    threading.Thread(target=_listen, args=(jobs,), name="jobs", daemon=True).start()
+    while True:
+        for said in carried_out(jobs.get()):
+            _say(encode_said(said))
+
+
+def _listen(jobs: "SimpleQueue[Job]") -> None:
+    """In a thread, so that the end of the parent is seen in the middle of a job."""
+    frames = Frames()
+    while piece := os.read(0, _READ):
+        for frame in frames.add(piece):
+            jobs.put(_JOB(frame))
+    os._exit(0)
+
+
+def carried_out(job: Job) -> Iterator[Cleaned | Outcome | Refused]:
+    """Do it, at its pace; what there is to say."""
+    compactor: Compactor | None = None
+    try:
+        compactor = Compactor(open_directory(job.path), job.plan)
+        pace, flushed = Pace(job.bytes_per_second), 0
+        for said in compactor.steps():
+            if said is not None:
+                yield said
+            elif compactor.written_bytes - flushed >= FLUSH_BYTES:
+                flushed = compactor.written_bytes
+                compactor.flush()
+            pause_s = pace.pause_s(compactor.moved_bytes, time.monotonic())
+            if pause_s >= _PAUSE_S:
+                time.sleep(pause_s)
+    except OSError as error:
+        if compactor is not None:
+            compactor.abandon()
+        yield Refused(str(error.strerror), error.errno or 0)
+    except TidelogError as error:
+        yield Refused(str(error), 0, error.code)
+
+
+def _say(content: bytes) -> None:
+    left = memoryview(_framed(content))
+    with suppress(BrokenPipeError):  # then stdin ends as well
+        while left:
+            left = left[os.write(1, left) :]
+
+
+if __name__ == "__main__":
+    main()
