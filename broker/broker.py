@@ -137,7 +137,8 @@ class Broker:
         self._replayed = asyncio.Event()
         self._stop_asked = asyncio.Event()
         self._maker = LogMaker(hosted=self._hosted, adopted=self._made)
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        """In the order in which they began: that of a set would be another one in every process."""
         self._handlers: dict[type[Request], Callable[[Context, Incoming], None]] = {
             Produce: produce,
             Fetch: fetch,
@@ -231,8 +232,8 @@ class Broker:
 
     def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = self._group.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
         return task
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -194,7 +194,10 @@ class Coordinator:
             self._load_slice(held)
             if held.is_loaded:
                 held.shard.check_loaded()
-        except (StorageError, DamagedLog) as error:
+        except DamagedLog as error:  # another one leads as soon as it can
+            held.partition.found_damage(error)
+            held.not_before_ms, held.why = now_ms + RELOAD_MS, str(error)
+        except StorageError as error:
             held.partition.go_offline(
                 str(error)
             )  # others have it, and lead as soon as the controller hears of it

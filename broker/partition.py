@@ -1,6 +1,7 @@
 """One replica of a partition on this broker: its log, and the role that the cluster gave it.
 
     NONE ──adopt──► LEADER ◄──adopt──► FOLLOWER          (any) ──go_offline──► OFFLINE until the process ends
+                                                         (any) ──found_damage──► the same, and damaged (`damage`)
 
 The rules are in `Leadership` and `Followership`; this carries them to the log and back, without an await: what
 a request sees is one moment. Who may ask is checked in the order of docs/REPLICATION.md, and the first check
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
+from tidelog.broker.damage import Damage, with_damage
 from tidelog.broker.leadership import Leadership, Surroundings
 from tidelog.controller.image import PartitionState
 from tidelog.protocol.batch import CODEC_BITS, HEADER_SIZE, LOG_APPEND_TIME, TRANSACTIONAL, read_header
@@ -109,6 +111,7 @@ class Partition:
         "_heard_from_leader_ms",
         "_lag_max_ms",
         "begun_anew",
+        "damage",
         "followership",
         "leadership",
         "log",
@@ -116,8 +119,10 @@ class Partition:
         "name",
         "nearby_until_ms",
         "offline",
+        "repairs",
         "saved_log_start",
         "state",
+        "tell_damage",
     )
 
     def __init__(self, name: TopicPartition, log: Log, high_watermark: Offset) -> None:
@@ -127,6 +132,12 @@ class Partition:
         self.leadership: Leadership | None = None
         self.followership: Followership | None = None
         self.offline: str | None = None
+        self.damage: Damage | None = None
+        """What is wrong with the log; it is mended when the cluster no longer counts on it (ADR 105)."""
+        self.tell_damage: Callable[[], None] = lambda: None
+        """Called when something more is found to be wrong."""
+        self.repairs = 0
+        """How often the log was cut for damage."""
         self.losses: list[Loss] = []
         self.nearby_until_ms = -1
         """Until when consumers may read from my followers because I have sent them there."""
@@ -215,6 +226,25 @@ class Partition:
         self._follower_hwm = self.high_watermark
         self.leadership = self.followership = None
         self.offline = why
+
+    def found_damage(self, found: DamagedLog) -> None:
+        """Bytes of the log are not what was written: from now on nothing more is fetched for it (ADR 105)."""
+        if self.offline is None:
+            self.damage = with_damage(self.damage, self.log, self.leader_epoch, found)
+            self.tell_damage()
+
+    def cut_damaged(self, wall_ms: int) -> None:
+        """Give up all from the damaged segment on; only where nobody counts on it (`damage.may_be_cut`)."""
+        assert self.damage is not None, self
+        assert self.leadership is None, self
+        offset = self.damage.base_offset
+        if offset > self.log.log_start:
+            self.log.truncate_to(offset, wall_ms)
+        else:
+            self._begin_at(self.log.log_start)
+        self._follower_hwm = min(self._follower_hwm, self.log.end_offset)
+        self.damage = None
+        self.repairs += 1
 
     # ── leading ───────────────────────────────────────────────────────────────────────────────────
 
@@ -382,12 +412,15 @@ class Partition:
         return self._reading(lambda: self.log.read(offset, max_bytes, below).data)
 
     def _reading(self, read: Callable[[], T]) -> T:
-        """A batch that should be there and cannot be read: this replica is damaged, others have it (1.9)."""
+        """A batch that should be there and cannot be read: others have it (1.9)."""
         try:
             return read()
-        except (StorageError, DamagedLog) as error:
-            self.go_offline(str(error))
+        except DamagedLog as error:
+            self.found_damage(error)
             raise StorageError(str(error)) from error
+        except StorageError as error:
+            self.go_offline(str(error))
+            raise
 
     def find_time(self, timestamp: int) -> OffsetAndTime | None:
         """The first record with that timestamp or a later one, committed or not."""
@@ -413,6 +446,8 @@ class Partition:
         Nothing is cut while a thread is busy with the log: that is for later.
         """
         assert self.followership is not None
+        if self.damage is not None:  # asked for before that was known
+            return Wait(FLUSH_MS)
         if isinstance(step, Append) and self._lies_below(step, data):
             step = StartAt(step.log_start)
         if self.log.is_in_use and (isinstance(step, Truncate | StartAt) or self._begins_within(step, data)):
@@ -430,6 +465,9 @@ class Partition:
         except StorageError as error:
             self.go_offline(str(error))
             return GoOffline(str(error))
+        except DamagedLog as error:
+            self.found_damage(error)
+            return Wait(FLUSH_MS)
         except TidelogError as error:  # the disk is full, or the batches do not continue this log
             self.followership.not_cut()
             return self.followership.on_bad_bytes(str(error))

@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from tidelog.broker.damage import may_be_cut
 from tidelog.broker.leadership import Surroundings
 from tidelog.broker.partition import Partition
 from tidelog.controller.image import PartitionState
@@ -84,6 +85,8 @@ class Replicas:
         """Where a leader wants another ISR and has not been answered."""
         self.nearby_until_ms = -1
         """Until when consumers may read from followers because this broker has sent them there."""
+        self.damage_found: Callable[[Partition], None] = lambda _: None
+        """Told when something is wrong with a log: the controller is to hear of it."""
         self._run_soon = run_soon
         self._wake_at = wake_at
         self._propose_soon = propose_soon
@@ -129,6 +132,7 @@ class Replicas:
             del self.missing[place]
         if self._config_of is not None:
             partition.log.reconfigure(self._config_of(topic))
+        partition.tell_damage = lambda: self.damage_found(partition)
         partition.adopt(state, self.around, now_ms)
         self.proposing.pop(place, None)
         self.look_at(partition)
@@ -266,6 +270,19 @@ class Replicas:
         broken = [place for place, partition in self.partitions.items() if partition.offline is not None]
         return broken + [place for place, missing in self.missing.items() if not missing.soon]
 
+    def damaged(self) -> dict[Place, Epoch]:
+        """The replicas on which nobody may count, and the leader epoch that each knows of.
+
+        Not those that wait to be cut: of them the cluster has heard.
+        """
+        return {
+            place: partition.leader_epoch
+            for place, partition in self.partitions.items()
+            if partition.damage is not None
+            and partition.offline is None
+            and not may_be_cut(partition, self.around.me)
+        }
+
     def image_changed(self, now_ms: int) -> None:
         """Who is alive has changed: leaders look again who may join."""
         for place, partition in self.partitions.items():
@@ -311,11 +328,13 @@ class Replicas:
         return partition
 
     def followed(self, leader: BrokerId) -> dict[Place, Partition]:
-        """The partitions to fetch from that broker."""
+        """The partitions to fetch from that broker: not for a damaged log, which would say that it has them."""
         return {
             place: partition
             for place, partition in self.partitions.items()
-            if partition.followership is not None and partition.followership.leading.leader == leader
+            if partition.followership is not None
+            and partition.followership.leading.leader == leader
+            and partition.damage is None
         }
 
     def leaders(self) -> set[BrokerId]:

@@ -117,7 +117,8 @@ class Controller:
         self._following: Following | None = None
         self._follows: asyncio.Task[None] | None = None
         self._group: asyncio.TaskGroup
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        """In the order in which they began: that of a set would be another one in every process."""
         self._contacts: Contacts
         self._chores: Chores
         self._at_work: list[asyncio.Task[None]] = []
@@ -271,8 +272,8 @@ class Controller:
 
     def _start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = self._group.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
         return task
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
