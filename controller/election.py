@@ -22,8 +22,9 @@ Functions, and nothing else: they are given an image and answer facts; nothing c
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import Final, NamedTuple, TypeAlias
+
+from msgspec.structs import replace
 
 from tidelog.controller.facts import BrokerChanged, Fact, Place
 from tidelog.controller.image import Image, PartitionState

@@ -16,13 +16,13 @@ controllers have written or a replay has gone astray:
 * The indexes are what `Indexes.of` computes from scratch.
 """
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import singledispatchmethod
-from operator import attrgetter
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
+from msgspec.structs import astuple
 
 from tidelog.controller.facts import (
     NOBODY,
@@ -61,9 +61,8 @@ FACTS_PER_STEP: Final = 50
 """Facts that are added up before an event loop may breathe."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionState:
-    """What the cluster has decided about one partition.
+class PartitionState(msgspec.Struct, frozen=True, gc=False):
+    """What the cluster has decided about one partition; a struct, for they are made by the thousand.
 
     `leader_epoch` grows when the leader changes or a replica leaves; `partition_epoch` by one at every change.
     """
@@ -99,16 +98,14 @@ class PartitionState:
 
     def created(self) -> PartitionCreated:
         """The fact that begins with this state."""
-        return PartitionCreated(*_fields_of(self))
+        return PartitionCreated(*astuple(self))
 
     def changed(self) -> PartitionChanged:
         """The fact that leads to this state."""
-        return PartitionChanged(*_fields_of(self))
+        return PartitionChanged(*astuple(self))
 
 
-_fields_of: Final = attrgetter(*PartitionState.__slots__)
-"""All that a partition's state says, or a fact about it, in the order of both."""
-assert PartitionState.__slots__ == PartitionFact.__struct_fields__
+assert PartitionState.__struct_fields__ == PartitionFact.__struct_fields__
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,11 +308,10 @@ class Image:
         header = read_header(batch)
         if header.base_offset != self.end_offset:
             raise InconsistentMetadata(f"a batch at offset {header.base_offset} follows {self.end_offset}")
-        apply = self.apply  # looked up once: that costs as much as many a fact
         for offset, fact in enumerate(decode_facts(batch), header.base_offset):
             if isinstance(fact, BrokerRegistered) and fact.broker_epoch != offset:
                 raise InconsistentMetadata(f"offset {offset} registers a broker as of {fact.broker_epoch}")
-            apply(fact)
+            _ADDING[type(fact)](self, fact)
             if offset % FACTS_PER_STEP == 0:
                 yield
         self.end_offset = header.next_offset
@@ -484,7 +480,7 @@ class Image:
 
     def _state_of(self, fact: PartitionFact) -> PartitionState:
         """The state that a fact is about, if it can be. Ten thousand may come at once: words are made when needed."""
-        state = PartitionState(*_fields_of(fact))
+        state = PartitionState(*astuple(fact))
         flaw = flaw_of(state)
         _require(flaw is None, fact, flaw or "")
         for member in state.isr:
@@ -527,6 +523,9 @@ class Image:
     def _nothing_happened(self, fact: NothingHappened) -> None:
         """Its offset is all that it says."""
 
+
+# `singledispatch` finds out in the time that many a fact takes.
+_ADDING: Final[Mapping[type, Callable[[Image, Fact], None]]] = Image.__dict__["apply"].dispatcher.registry
 
 _SHARED: Final = "isr, elr and last_known_elr share nobody, adding and removing neither"
 

@@ -1,8 +1,9 @@
 """A leader among brokers that live, stop and come back: how tests make one and tell it what happens."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from tidelog.broker.leadership import Alteration, Leadership, Surroundings
 from tidelog.controller.image import PartitionState

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as with_fields
 
 from tests.broker import test_leadership as sentences
 from tests.broker.leader_life import live
@@ -299,7 +300,7 @@ def an_answer_installs_the_isr(plant: pytest.MonkeyPatch) -> None:
     def planted(self: Leadership) -> Alteration | None:
         sent = alteration(self)
         if self.pending is not None:
-            self.state = replace(self.state, isr=self.pending.isr)
+            self.state = with_fields(self.state, isr=self.pending.isr)
         return sent
 
     alteration = Leadership.alteration

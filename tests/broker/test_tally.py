@@ -1,8 +1,8 @@
 """What a broker counts of the changes that the metadata log tells."""
 
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tidelog.broker.tally import Tally
 from tidelog.controller.image import PartitionState

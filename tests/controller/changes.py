@@ -4,9 +4,10 @@
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from types import ModuleType
 from typing import Any, Final, NamedTuple
+
+from msgspec.structs import replace
 
 from tests.controller.book import ids, partition
 from tidelog.controller.image import PartitionState, flaw_of

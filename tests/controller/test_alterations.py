@@ -1,11 +1,11 @@
 """A leader proposes, the controller compares: AlterPartition check by check, in their order (design 4.7, D3; I-15, I-16)."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
+from msgspec.structs import replace
 
 from tests.controller.book import OTHER, TOPIC, Book, ids, partition
 from tests.controller.planted import Bug, fails, planted

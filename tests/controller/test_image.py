@@ -1,11 +1,11 @@
 """The image is what the log says, and a log that contradicts itself stops the node (design 4.1, 4.10; I-43)."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.controller.book import CLUSTER, NOW, OTHER, TOPIC, Book, ids, named, partition
 from tidelog.controller.facts import (
+    FACTS,
     BrokerChanged,
     BrokerRegistered,
     BrokerUnregistered,
@@ -22,7 +22,7 @@ from tidelog.controller.facts import (
     VotersNamed,
     encode_facts,
 )
-from tidelog.controller.image import Image, Indexes, PartitionState, flaw_of
+from tidelog.controller.image import _ADDING, Image, Indexes, PartitionState, flaw_of
 from tidelog.protocol.batch import stamp
 from tidelog.protocol.errors import InconsistentMetadata, UnsupportedFormat
 from tidelog.protocol.messages import ListenerEndpoint
@@ -33,7 +33,7 @@ ONE, TWO = ids(1, 2)
 
 def follows(before: PartitionState, **changes: object) -> PartitionState:
     """The state after it, with these differences."""
-    return replace(before, partition_epoch=before.partition_epoch + 1, **changes)  # type: ignore[arg-type]
+    return replace(before, partition_epoch=before.partition_epoch + 1, **changes)
 
 
 def full_book() -> Book:
@@ -261,3 +261,7 @@ def test_voters_are_named_once_and_in_their_order() -> None:
 def test_a_fact_that_nobody_has_a_rule_for_stops_the_node() -> None:
     with pytest.raises(UnsupportedFormat, match="Fact is a fact that this tidelog cannot add up"):
         Image().apply(Fact())
+
+
+def test_there_is_a_rule_for_every_fact_that_there_is() -> None:
+    assert set(FACTS) <= set(_ADDING)

@@ -1,6 +1,6 @@
 """Two replicas that lead and follow each other by the machines alone; logs are lists of (epoch, what)."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple, cast
 
@@ -144,7 +144,7 @@ class Pair:
     def elect(self, new: BrokerId) -> None:
         for replica in self.replicas.values():
             replica.hwm, replica.leadership, replica.followership = replica.committed, None, None
-        self.state = replace(
+        self.state = with_fields(
             self.state,
             leader=new,
             leader_epoch=self.state.leader_epoch + 1,
@@ -255,7 +255,7 @@ class Pair:
             self.elect(BrokerId(3 - self.state.leader))
 
     def decide(self, isr: tuple[BrokerId, ...]) -> None:
-        self.state = replace(self.state, isr=isr, partition_epoch=self.state.partition_epoch + 1)
+        self.state = with_fields(self.state, isr=isr, partition_epoch=self.state.partition_epoch + 1)
         self.leadership.adopt(self.state, self.now)
 
     def drop(self) -> None:

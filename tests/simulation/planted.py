@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace as with_fields
 
 from tidelog.broker import partition as partitions
 from tidelog.broker.leadership import Follower, Leadership
@@ -30,7 +31,7 @@ def high_watermark_without_enough_replicas(plant: pytest.MonkeyPatch) -> None:
     advance = Leadership._advance
 
     def planted(self: Leadership, now_ms: int) -> bool:
-        self.state = replace(self.state, min_isr=0)
+        self.state = with_fields(self.state, min_isr=0)
         return advance(self, now_ms)
 
     plant.setattr(Leadership, "_advance", planted)
