@@ -106,6 +106,9 @@ class BrokerRegistered(Fact, frozen=True, tag=2):
     listeners: Annotated[tuple[ListenerEndpoint, ...], LISTENERS] = ()
     """Where those are told to find it who come in by its other listeners."""
 
+    directories: tuple[Uuid, ...] = ()
+    """All the disks that it has come with; empty: it has said nothing of others than the one above."""
+
 
 class BrokerChanged(Fact, frozen=True, tag=3):
     """A registered broker may be used otherwise than before."""

@@ -118,7 +118,7 @@ class BrokerState:
     incarnation_id: bytes
     """The process."""
     directory_id: bytes
-    """Its disk."""
+    """Its disk, the first one of several."""
     host: str
     port: int
     rack: str = ""
@@ -132,6 +132,12 @@ class BrokerState:
     """Which start of a process on its disk this is; an earlier one is never registered after it (ADR 74)."""
     listeners: tuple[ListenerEndpoint, ...] = ()
     """Its other listeners, as those who come in by them are told (ADR 102)."""
+    directories: tuple[bytes, ...] = ()
+    """All its disks; empty: it has said nothing of others than the one above (ADR 106)."""
+
+
+_REGISTERED: Final = BrokerRegistered.__struct_fields__[2:]
+"""What a registration says of a broker, besides which one it is and from when on."""
 
 
 class TopicState(NamedTuple):
@@ -388,17 +394,8 @@ class Image:
         newest = max((broker.epoch for broker in self.brokers.values()), default=NO_EPOCH)
         _require(fact.broker_epoch > newest, fact, f"epoch {newest} is registered")
         self._require_in_no_isr(fact.broker_id, fact)
-        self.brokers[fact.broker_id] = BrokerState(
-            fact.broker_id,
-            fact.broker_epoch,
-            fact.incarnation_id,
-            fact.directory_id,
-            fact.host,
-            fact.port,
-            fact.rack,
-            start=fact.start,
-            listeners=fact.listeners,
-        )
+        said = {name: getattr(fact, name) for name in _REGISTERED}
+        self.brokers[fact.broker_id] = BrokerState(fact.broker_id, fact.broker_epoch, **said)
         self._seen.brokers.append(fact.broker_id)
 
     @apply.register
@@ -572,17 +569,7 @@ class _Seen:
 
 
 def _registration(broker: BrokerState) -> BrokerRegistered:
-    return BrokerRegistered(
-        broker.id,
-        broker.epoch,
-        broker.incarnation_id,
-        broker.directory_id,
-        broker.host,
-        broker.port,
-        broker.rack,
-        broker.start,
-        broker.listeners,
-    )
+    return BrokerRegistered(broker.id, broker.epoch, *(getattr(broker, name) for name in _REGISTERED))
 
 
 def _change(broker: BrokerState) -> BrokerChanged:

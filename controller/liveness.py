@@ -9,7 +9,8 @@ What it keeps true (I-18, I-49, I-51, I-52):
 * A broker's id means one process at a time: while that is alive, only who holds the lock of its disk takes over.
 * Starts on one disk are counted, and registered in that order: an earlier one that comes late is refused (ADR 74).
 * Whoever registers leaves every ISR, and, of partitions that its last end may have cost something, every ELR;
-  only then its new registration counts. One asynchronous topic does not cost the others (DECISIONS 2 and 4).
+  only then its new registration counts. One asynchronous topic does not cost the others (DECISIONS 2 and 4), nor
+  one disk what lies on another: what lies on none when one is missing has lost everything (ADR 106).
 * Nobody is fenced for silence earlier than a session and a tenth after it was heard last; a new controller waits
   for as long, and for one fetch time-out of the quorum, before it fences anybody: leases have run out by then.
 * Nobody's lease is renewed before it has read the last record that took a leadership from it (ADR 75).
@@ -44,7 +45,7 @@ from tidelog.protocol.errors import (
     InvalidRegistration,
     StaleBrokerEpoch,
 )
-from tidelog.protocol.messages import BrokerHeartbeat, RegisterBroker
+from tidelog.protocol.messages import BrokerHeartbeat, DirectoryStanding, RegisterBroker
 from tidelog.protocol.types import NO_BROKER, NO_EPOCH, BrokerId, Epoch, Offset
 from tidelog.storage.crashes import CrashKind
 
@@ -232,6 +233,7 @@ def register(
         request.rack,
         request.start,
         request.listeners,
+        tuple(disk.directory_id for disk in request.directories),
     )
     return Registration([*facts, registered], epoch)
 
@@ -264,17 +266,27 @@ def _check(image: Image, request: RegisterBroker) -> None:
 
 
 def loss_of(known: BrokerState | None, request: RegisterBroker) -> Callable[[PartitionState], Loss | None]:
-    """What the broker's last end may have cost, partition by partition."""
-    if known is None or known.directory_id != request.directory_id:
-        gone = Loss(request.broker_id, everything=True)
-        return lambda _: gone
+    """What the broker's last end may have cost, partition by partition: as the disk has fared that it lies on."""
+    alone = DirectoryStanding(request.directory_id, request.crash_kind, request.incarnation_ids)
+    found = request.directories or (alone,)
+    registered = {*(known.directories or (known.directory_id,))} if known is not None else set()
+    missing = registered - {disk.directory_id for disk in found}
+    on = {(entry.topic_id, entry.index): disk for disk in found for entry in disk.replicas}
+    nowhere = Loss(request.broker_id, everything=True)
     lost = Loss(request.broker_id)
-    on_record = known.incarnation_id in request.incarnation_ids
-    if on_record and request.crash_kind in {CrashKind.CLEAN, CrashKind.PROCESS}:
-        return lambda _: None
-    if on_record and request.crash_kind == CrashKind.HOST:
-        return lambda p: None if p.flush_group else lost
-    return lambda _: lost
+
+    def loss(p: PartitionState) -> Loss | None:
+        disk = on.get(p.place)
+        if known is None or (disk is None and missing):
+            return nowhere
+        disk = disk or found[0]
+        if disk.directory_id not in registered or known.incarnation_id not in disk.incarnation_ids:
+            return lost  # it has missed what went on without it (ADR 106)
+        if disk.crash_kind in {CrashKind.CLEAN, CrashKind.PROCESS}:
+            return None
+        return None if disk.crash_kind == CrashKind.HOST and p.flush_group else lost
+
+    return loss
 
 
 # ── heartbeats ────────────────────────────────────────────────────────────────────────────────────────

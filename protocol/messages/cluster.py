@@ -59,6 +59,22 @@ class RegisterBrokerReply(Reply, frozen=True, tag=97):
     """With INVALID_REGISTRATION: which start of the same disk is registered. A disk that lost its count goes on there."""
 
 
+class DirectoryStanding(Entry, frozen=True):
+    """One of a broker's disks, as its process found it when it started."""
+
+    directory_id: Uuid
+    """The disk."""
+
+    crash_kind: CrashCode = 0
+    """The worst end of a process on this disk since the last registration that it has on record."""
+
+    incarnation_ids: Annotated[tuple[Uuid, ...], ENTRIES] = ()
+    """The processes on this disk from that registration's on: if none of them is registered, something may be lost."""
+
+    replicas: Annotated[tuple[PartitionIndex, ...], ENTRIES] = ()
+    """What lies on it, be it readable or not."""
+
+
 class RegisterBroker(Request, frozen=True, tag=97):
     """A broker's process has started: from now on its id means this process."""
 
@@ -102,6 +118,10 @@ class RegisterBroker(Request, frozen=True, tag=97):
 
     listeners: Annotated[tuple[ListenerEndpoint, ...], LISTENERS] = ()
     """Where those are told to find it who come in by its other listeners; each name once."""
+
+    directories: Annotated[tuple[DirectoryStanding, ...], ENTRIES] = ()
+    """All its disks, the one above too, and what lies on each. A replica that lies on none has lost everything if one of
+    those that were registered before is missing. Empty: there is the one above, and what is above is said of it."""
 
 
 class BrokerHeartbeatReply(Reply, frozen=True, tag=98):

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.controller import changes, test_alterations, test_election, test_liveness
+from tests.controller import changes, test_alterations, test_disks, test_election, test_liveness
 from tests.rules.rule import Catcher, Instead, Rule
 from tidelog.controller import alterations, election, liveness
 from tidelog.controller.alterations import Alterations
@@ -31,6 +31,11 @@ def cost(said: str) -> Catcher:
     return Catcher(test_liveness.test_an_end_costs_each_partition_what_its_flush_mode_says, row=(said,))
 
 
+def on_disks(case: str) -> Catcher:
+    """What the end of one of several disks has cost."""
+    return Catcher(test_disks.test_a_disk_costs_what_lay_on_it_and_nothing_else, row=(case,))
+
+
 def last_one(rule: Any) -> Catcher:
     """A sentence about the last ones that are left."""
     return Catcher(test_election.test_of_the_last_ones, row=(rule,))
@@ -50,7 +55,10 @@ RULES: dict[str, Rule] = {
     "lossy_leaves_elr": Rule("Who lost data leaves the ELR.", "4.5, D6, I-4", Instead(election, "_guaranteed", "tuple(r for r in complete if r != lost)", "tuple(complete)"), becomes("who lost data leaves the elr"), ("lossy_leaves_elr", "D6")),
     "a_host_crash_is_lossy": Rule("The death of the machine costs an asynchronous log its standing.", "4.5, D6, I-25", Instead(liveness, "loss_of", "{CrashKind.CLEAN, CrashKind.PROCESS}", "{CrashKind.CLEAN, CrashKind.PROCESS, CrashKind.HOST}"), cost("the death of the machine"), ("lossy_leaves_elr", "D6")),
     "a_kill_is_not_lossy": Rule("The death of the process costs nothing.", "4.5, D6, I-24", Instead(liveness, "loss_of", "{CrashKind.CLEAN, CrashKind.PROCESS}", "{CrashKind.CLEAN}"), cost("a kill"), ("D6",)),
-    "a_flushed_log_is_not_lossy": Rule("The death of the machine costs a log in group mode nothing.", "4.5, D6, I-25", Instead(liveness, "loss_of", "None if p.flush_group else lost", "lost"), cost("the death of the machine"), ("D6",)),
+    "a_flushed_log_is_not_lossy": Rule("The death of the machine costs a log in group mode nothing.", "4.5, D6, I-25", Instead(liveness, "loss_of", "None if disk.crash_kind == CrashKind.HOST and p.flush_group else lost", "lost"), cost("the death of the machine"), ("D6",)),
+    "missing_disk_is_missed": Rule("What lay on a disk that is missing has lost everything.", "4.5, ADR 0106, I-4", Instead(liveness, "loss_of", "(disk is None and missing)", "False"), on_disks("one is missing"), ("lossy_leaves_elr", "D6")),
+    "disks_end_alone": Rule("One disk's end costs nothing that lies on another.", "4.5, ADR 0106, I-24", Instead(liveness, "loss_of", "if disk.crash_kind in {", "if request.crash_kind in {"), on_disks("the first one is damaged"), ("D6",)),
+    "late_disk_is_lossy": Rule("A disk that has missed a registration has lost its standing.", "4.5, ADR 0106, I-4", Instead(liveness, "loss_of", " or known.incarnation_id not in disk.incarnation_ids", ""), on_disks("one has missed a registration"), ("lossy_leaves_elr", "D6")),
     # ── proposals
     "partition_epoch_cas": Rule("A proposal changes only the state that it names.", "4.7, I-16", Instead(Alterations, "_check_epochs", "alter.partition_epoch < p.partition_epoch", "False"), answered("an old state"), ("partition_epoch_cas",)),
     "fenced_not_eligible": Rule("A fenced broker joins no ISR, whatever its leader believes.", "4.7, I-18, KIP-841", Instead(alterations, "_eligible", "not image.can_lead(member.broker_id, p.place)", "False", (("member.broker_epoch == image.live_epoch(member.broker_id)", "member.broker_epoch == image.brokers[member.broker_id].epoch"),)), answered("somebody fenced"), ("fenced_not_eligible",)),
