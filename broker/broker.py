@@ -27,7 +27,7 @@ from tidelog.broker.forgetting import Forgetting
 from tidelog.broker.io import in_a_thread
 from tidelog.broker.leadership import Surroundings
 from tidelog.broker.log_maker import LogMaker
-from tidelog.broker.log_settings import LogSettings
+from tidelog.broker.log_settings import LogSettings, live
 from tidelog.broker.membership import Membership
 from tidelog.broker.partition import Partition
 from tidelog.broker.proposer import Proposer
@@ -396,7 +396,9 @@ class Broker:
             self._throttle.limit(self._move_rate())
             self._log_settings.changed()
             replicas.reconfigure()
-            self._upkeep.wake()
+            now = live(self.config, image.configs)
+            self._flusher.reconfigure(now.flush)
+            self._upkeep.reconfigure(now.upkeep)
         if changes.brokers:
             replicas.image_changed(now_ms)
         for place in changed:

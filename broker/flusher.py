@@ -81,6 +81,11 @@ class Flusher:
         elif self._new_bytes >= self._settings.flush_bytes:
             self._woken.set()
 
+    def reconfigure(self, settings: FlushSettings) -> None:
+        """Go on with other settings."""
+        self._settings = settings
+        self._woken.set()
+
     def stop(self) -> None:
         """Begin no more flushes; `run` ends with the last one. What is left is flushed when the logs are closed."""
         self._stopping = True
@@ -88,20 +93,21 @@ class Flusher:
 
     async def run(self) -> None:
         """Flush what is due, until told to stop: a flush that has begun is never left alone."""
-        settings, loop = self._settings, asyncio.get_running_loop()
-        everything_at = loop.time() + settings.flush_ms / 1000
+        loop = asyncio.get_running_loop()
+        flushed_s = loop.time()
         while not self._stopping:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(everything_at):
+                async with asyncio.timeout_at(flushed_s + self._settings.flush_ms / 1000):
                     await self._woken.wait()
             self._woken.clear()
             due, self._due = self._due, {}
             await self._flush(due)  # those first for which somebody waits
-            if self._new_bytes >= settings.flush_bytes or loop.time() >= everything_at:
+            late = loop.time() >= flushed_s + self._settings.flush_ms / 1000
+            if late or self._new_bytes >= self._settings.flush_bytes:
                 self._new_bytes = 0
                 await self._flush(self._replicas.partitions.values())
                 await self.write(self._replicas.data.write_recovery_points())
-                everything_at = loop.time() + settings.flush_ms / 1000
+                flushed_s = loop.time()
 
     async def probe(self) -> None:
         """Look once a second whether a full disk has room again; then what could not be flushed is tried anew."""
@@ -115,14 +121,14 @@ class Flusher:
 
     async def keep_checkpoints(self) -> None:
         """Write down, from time to time, what is committed and where logs start."""
-        settings = self._settings
-        rounds = 0
+        since_ms = 0
         while True:
-            await asyncio.sleep(settings.high_watermark_checkpoint_ms / 1000)
-            rounds += 1
+            interval_ms = self._settings.high_watermark_checkpoint_ms
+            await asyncio.sleep(interval_ms / 1000)
+            since_ms += interval_ms
             await self.write(self._replicas.data.write_high_watermarks(self.committed()))
-            if rounds * settings.high_watermark_checkpoint_ms >= settings.log_start_checkpoint_ms:
-                rounds = 0
+            if since_ms >= self._settings.log_start_checkpoint_ms:
+                since_ms = 0
                 await self.save_log_starts()
 
     def save_log_starts_soon(self) -> None:

@@ -1,10 +1,18 @@
-"""What each topic's logs go by: what is set for the topic, else for the cluster, else what this broker was started with."""
+"""What logs and their upkeep go by while everything runs: what is set, else what this broker was started with.
+
+    a log       the topic's setting, else the cluster's, else the broker's own
+    a broker    the setting of this broker, else the cluster's, else its own
+
+What it keeps true: what is unset is again what the process was started with.
+"""
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, Final
 
-from tidelog.protocol.settings import DEFAULT, TOPIC, Settings, find
+from tidelog.broker.config import FIELDS as OF_A_BROKER
+from tidelog.broker.config import BrokerConfig
+from tidelog.protocol.settings import BROKER, DEFAULT, SETTINGS, TOPIC, Settings, configured, find
 from tidelog.storage.config import LogConfig
 
 FIELDS: Final[Mapping[str, str]] = {field.name.replace("_", "."): field.name for field in fields(LogConfig)}
@@ -37,6 +45,17 @@ class LogSettings:
             if found.source != DEFAULT and found.value is not None:
                 changes[name] = _typed(found.value, getattr(self._base, name))
         return replace(self._base, **changes) if changes else self._base
+
+
+def live(config: BrokerConfig, settings: Settings) -> BrokerConfig:
+    """The broker's config with what is set for it now, of all that may be changed while it runs."""
+    said = {}
+    for key in OF_A_BROKER:
+        if SETTINGS[key].of == BROKER and SETTINGS[key].dynamic:
+            found = find(settings, BROKER, str(config.broker_id), key)
+            if found.source != DEFAULT and found.value is not None:
+                said[key] = found.value
+    return configured(config, OF_A_BROKER, said)
 
 
 def _typed(value: str, like: object) -> object:

@@ -64,8 +64,9 @@ class Upkeep:
         self._stopping = False
         self._woken = asyncio.Event()
 
-    def wake(self) -> None:
-        """Settings have changed: look soon."""
+    def reconfigure(self, settings: UpkeepSettings) -> None:
+        """Settings have changed, of brokers or of topics: look soon."""
+        self._settings = settings
         self._woken.set()
 
     def stop(self) -> None:

@@ -59,11 +59,11 @@ def test_what_is_set_for_the_cluster_holds_for_its_topics(config: Config, one_br
 
 
 def test_settings_of_a_broker_that_are_read_at_its_start_say_so(config: Config) -> None:
-    line = next(each for each in config("list", "broker", "1").lines if each.startswith("flush.bytes"))
-    assert line.split()[1:] == ["67108864", "default,", "at", "start"]
-    ran = config("set", "broker", "1", "flush.bytes=1")
+    line = next(each for each in config("list", "broker", "1").lines if each.startswith("open.segments"))
+    assert line.split()[1:] == ["512", "default,", "at", "start"]
+    ran = config("set", "broker", "1", "open.segments=16")
     assert ran.code == 1
-    assert ran.err.startswith("error: flush.bytes: it cannot be set here; ")
+    assert ran.err.startswith("error: open.segments: it cannot be set here; ")
 
 
 def test_kafkas_layout_is_kept(config: Config, one_broker: Serving) -> None:
