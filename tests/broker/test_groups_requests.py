@@ -223,7 +223,11 @@ def test_a_log_that_cannot_be_read_is_left_to_another_replica(monkeypatch: pytes
     monkeypatch.setattr(type(desk.replicas.partitions[GROUPS_ID, index].log), "read", read)
     desk.lead_groups(epoch=1)
     desk.load()
-    assert desk.replicas.partitions[GROUPS_ID, index].offline == "a bit has flipped"
+    damage = desk.replicas.partitions[GROUPS_ID, index].damage
+    assert damage is not None
+    assert damage.why == "a bit has flipped"
+    assert desk.say("a", 1).answer.error == CoordinatorLoadInProgress.code
+    desk.lead_groups(epoch=2, leader=2)
     assert desk.say("a", 1).answer.error == NotCoordinator.code
 
 

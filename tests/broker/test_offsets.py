@@ -124,15 +124,14 @@ def test_a_client_needs_a_leader_with_a_lease_and_hears_who_leads(node: Node) ->
     assert offset(node, EARLIEST).current_leader == Leader(BrokerId(2), 1)
 
 
-def test_damage_takes_the_replica_offline_and_has_a_name_that_travels(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damage_is_noted_and_has_a_name_that_travels(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any) -> None:
         raise DamagedLog("planted")
 
     monkeypatch.setattr(Log, "offset_for_time", fails)
     assert offset(node, 5).error == StorageError.code
-    assert node.partition.offline
+    assert node.partition.damage
+    assert not node.partition.offline, "what can be read is served"
 
 
 # ── ends of epochs ────────────────────────────────────────────────────────────────────────────────────
