@@ -122,6 +122,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             self._shuffle()
         callbacks = len(ready)
         self.turns += 1
+        timeline.turns += 1
+        timeline.turned = self._process
         timeline.trace.numbers.extend((now, self._machine.number, callbacks))
         self._turning = True
         timeline.current = self._process

@@ -47,7 +47,7 @@ class Process(Protocol):
 class Timeline:
     """The clock, the chance and the agenda of a world."""
 
-    __slots__ = ("_count", "current", "heap", "now", "rng", "trace")
+    __slots__ = ("_count", "current", "heap", "now", "rng", "trace", "turned", "turns")
 
     def __init__(self, rng: random.Random, trace: Trace) -> None:
         self.now = 0.0
@@ -56,6 +56,10 @@ class Timeline:
         self.trace = trace
         self.current: Process | None = None
         """The process whose code is running, if it is any's."""
+        self.turns = 0
+        """How many turns all processes have had: whoever watches them looks again when there was another."""
+        self.turned: Process | None = None
+        """Whose turn was the last one."""
         self.heap: list[_Planned] = []
         """What is planned: its first is what happens next. The world takes it."""
         self._count = count()

@@ -32,6 +32,7 @@ from tidelog.protocol.types import BrokerId
 from tidelog.storage.config import LogConfig
 from tidelog.storage.environment import Environment as ControllerEnvironment
 from tidelog.testing.simulation.host import Environment, Host
+from tidelog.testing.simulation.timeline import Process
 from tidelog.testing.simulation.world import World
 
 BROKER_PORT = 9092
@@ -73,13 +74,18 @@ class Cluster:
         self.racks = racks or {}
         self.brokers: dict[int, Broker] = {}
         """The node of each broker's last life."""
-        self._looked_at: dict[int, int] = {}
+        self._looked_at: set[int] = set()
+        """The brokers of which somebody has seen how they started."""
+        self._turns = 0
+        """How many turns there had been when somebody looked last."""
         self.quorum = {number: Host(f"c{number}", world) for number in range(1, controllers + 1)}
         self.controllers: list[Controller] = []
         """The node of each life of each controller, in the order in which they began."""
         self.nodes: dict[int, Controller] = {}
         """The node of each controller's last life."""
         self.hosts = {number: Host(f"b{number}", world) for number in range(1, brokers + 1)}
+        self._controllers: set[Process] = set(self.quorum.values())
+        self._numbers: dict[Process, int] = {host: number for number, host in self.hosts.items()}
         self.witness = Witness(self.quorum, self._fetch_ms, self.oracle.counts)
         """Of the quorum; the oracle sees to the brokers."""
         for number in self.quorum:
@@ -141,7 +147,7 @@ class Cluster:
             self.brokers[number] = broker
 
         self.brokers.pop(number, None)
-        self._looked_at.pop(number, None)
+        self._looked_at.discard(number)
         self.hosts[number].restart(partial(self.run_broker, number, made))
 
     async def run_broker(self, number: int, made: Callable[[Broker], None], env: Environment) -> None:
@@ -220,20 +226,33 @@ class Cluster:
         }
 
     def look(self) -> None:
-        """Look at every replica of every broker that has had a turn since the last look, and at every controller."""
-        self.witness.look(self.nodes)
-        for number, broker in self.brokers.items():
-            host = self.hosts[number]
-            if not broker.serving or host.loop is None or self._looked_at.get(number) == host.loop.turns:
-                continue
-            if number not in self._looked_at:
-                self._count_start(broker)
-            self._looked_at[number] = host.loop.turns
-            for place, partition in broker.replicas.partitions.items():
-                if partition.offline is None:
-                    self.oracle.look((number, host.life), place, partition)
-                elif "not placed" not in partition.offline:
-                    raise AssertionError(f"{partition} went offline")
+        """Look at whoever has had a turn since the last look: at every replica of a broker, or at a controller."""
+        timeline = self.world.timeline
+        news, self._turns = timeline.turns - self._turns, timeline.turns
+        # One turn at most has passed between two events; what nobody looked at for longer, all may have changed.
+        whose = timeline.turned if news == 1 else None
+        if self.witness.wary or (news and (whose is None or whose in self._controllers)):
+            self.witness.look(self.nodes)
+        if whose is not None:
+            if whose in self._numbers:
+                self._look_at(self._numbers[whose])
+        elif news:
+            for number in self.brokers:
+                self._look_at(number)
+
+    def _look_at(self, number: int) -> None:
+        broker, host = self.brokers.get(number), self.hosts[number]
+        if broker is None or not broker.serving or host.loop is None:
+            return
+        if number not in self._looked_at:
+            self._looked_at.add(number)
+            self._count_start(broker)
+        life = number, host.life
+        for place, partition in broker.replicas.partitions.items():
+            if partition.offline is None:
+                self.oracle.look(life, place, partition)
+            elif "not placed" not in partition.offline:
+                raise AssertionError(f"{partition} went offline")
 
     def _count_start(self, broker: Broker) -> None:
         """How the last life of a broker ended, and what its recovery had to do."""

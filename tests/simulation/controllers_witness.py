@@ -78,6 +78,7 @@ class Witness:
 
     def look(self, nodes: dict[int, Controller]) -> None:
         """Look at every node that has had a turn since the last look."""
+        news = self.wary
         for number, node in nodes.items():
             loop = self._hosts[number].loop
             if loop is None or not hasattr(node, "quorum") or not self._hosts[number].alive:
@@ -88,7 +89,14 @@ class Witness:
             if seen.turns != loop.turns:
                 seen.turns = loop.turns
                 self._look_at(number, seen)
-        self._leases(nodes)
+                news = True
+        if news:  # time alone ends leases, and gives nobody another
+            self._leases(nodes)
+
+    @property
+    def wary(self) -> bool:
+        """Whether two hold leases: then time alone may bring news."""
+        return self._two_leases_since is not None
 
     # ── one node ──────────────────────────────────────────────────────────────────────────────────
 
