@@ -133,7 +133,7 @@ class Broker:
         self._fetchers: Fetchers
         self._group: asyncio.TaskGroup
         self._context: Context
-        self._groups: GroupsNode
+        self.groups: GroupsNode
         self._replayed = asyncio.Event()
         self._stop_asked = asyncio.Event()
         self._maker = LogMaker(hosted=self._hosted, adopted=self._made)
@@ -346,8 +346,8 @@ class Broker:
             throttle=self._throttle,
             hwm_propagation_ms=config.hwm_propagation_ms,
         )
-        self._groups = GroupsNode(self._context, config.groups, self._address_of, self.bounds, self._spawn)
-        self._handlers.update(self._groups.handlers)
+        self.groups = GroupsNode(self._context, config.groups, self._address_of, self.bounds, self._spawn)
+        self._handlers.update(self.groups.handlers)
         self._set_strays_aside()
         self.serving = True
         self._adopt(Changes(tuple(image.partitions), tuple(image.brokers), (), tuple(image.configs)))
@@ -405,7 +405,7 @@ class Broker:
             if (partition := replicas.partitions.get(place)) is not None:
                 self._hosted(partition)
         self._adopted()
-        self._groups.adopt(changes)
+        self.groups.adopt(changes)
 
     def _adopted(self) -> None:
         """The partitions that are followed may be others."""
@@ -418,7 +418,7 @@ class Broker:
     def _made(self) -> None:
         """Logs that the cluster had decided on before."""
         self._adopted()
-        self._groups.adopt(_NOTHING)
+        self.groups.adopt(_NOTHING)
 
     def _move_rate(self) -> int | None:
         """What may go to replicas that are being added: what the moves say, else what holds for this broker."""
@@ -456,7 +456,7 @@ class Broker:
             self._proposer.run(),
             self._take_snapshots(),
             self._maker.run(self.replicas, self._clocks),
-            self._groups.run(),
+            self.groups.run(),
             Forgetting(self.replicas, self._clocks).run(),
         ]
 

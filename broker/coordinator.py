@@ -22,13 +22,16 @@ from functools import partial
 from typing import Final, TypeAlias
 from zlib import crc32
 
-from tidelog.broker.coordinator_ends import AskBroker
+from tidelog.broker.coordinator_ends import AskBroker, gather_ends
+from tidelog.broker.groups.description import View
 from tidelog.broker.groups.draft import Decision
 from tidelog.broker.groups.image import Group
+from tidelog.broker.groups.lag import Ends
 from tidelog.broker.groups.records import GROUPS_TOPIC, OffsetKey, Record, TargetKey, decoded, encoded
 from tidelog.broker.groups.settings import GroupSettings
 from tidelog.broker.groups.shard import Shard
 from tidelog.broker.groups.topics import Topic, Topics
+from tidelog.broker.groups.watch import EVERY_MS, LagWatch, TopicLag
 from tidelog.broker.partition import Partition
 from tidelog.broker.requests.context import Context
 from tidelog.controller.image import Changes
@@ -119,6 +122,7 @@ class Coordinator:
         """How other brokers are asked how far their logs go; None: nobody is asked, and what they lead is unknown."""
         self.topics = Topics()
         self.held: dict[int, Held] = {}
+        self.watch = LagWatch()
 
     # ── roles ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -340,6 +344,22 @@ class Coordinator:
                 if now_ms >= held.expire_ms:
                     held.expire_ms = now_ms + self.settings.offsets_retention_check_interval_ms
                     self._carry_all(held, held.shard.expire(clocks.wall_ms()))
+
+        self.watch.tick(now_ms, self._ask_ends)
+
+    def _ask_ends(self, heard: Callable[[dict[Place, Ends]], None]) -> None:
+        groups = (group for held in self._active() for group in held.shard.committed.by_id.values())
+        places = dict.fromkeys((place for group in groups for place in group.offsets), NO_OFFSET)
+        gather_ends(self.context, self.ask_broker, places, EVERY_MS, heard, with_times=False)
+
+    def watched(self) -> Iterator[tuple[Group, list[TopicLag]]]:
+        """Every group that is served here, and how far it is behind; asking for it is what keeps that up to date."""
+        clocks = self.context.clocks
+        self.watch.look(clocks.now_ms())
+        view = View(self.topics, clocks.wall_ms())
+        for held in self._active():
+            for group in held.shard.committed.by_id.values():
+                yield group, list(self.watch.told(group, view))
 
     def _carry_all(self, held: Held, decisions: Iterable[Decision]) -> None:
         for decision in decisions:

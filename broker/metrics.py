@@ -48,6 +48,10 @@ FLUSH_LONGEST: Final = gauge("tidelog_broker_flush_longest_seconds", "The longes
 OPEN_SEGMENTS: Final = gauge("tidelog_broker_open_segments", "Files of logs that are open.")
 INDEXES: Final = gauge("tidelog_broker_index_memory_bytes", "What indexes take in memory.")
 FREE: Final = gauge("tidelog_broker_disk_free_bytes", "Free space where the data directory is.")
+GROUP_MEMBERS: Final = gauge("tidelog_group_members", "Members of a consumer group that this broker coordinates.", "group")
+GROUP_LAG: Final = gauge("tidelog_group_lag_records", "Records of a topic that a group has not committed yet, as of at most ten seconds ago; from the second look on.", "group", "topic")
+GROUP_LAG_TIME: Final = gauge("tidelog_group_lag_seconds", "How long a group is behind in a topic, at most: the age of the last record that it has committed.", "group", "topic")
+GROUP_UNKNOWN: Final = gauge("tidelog_group_lag_unknown_partitions", "Partitions of a topic of which a group's lag is not known: they are in no sum.", "group", "topic")
 LAST_END: Final = gauge("tidelog_broker_last_end", "How earlier processes ended at worst since the last registration: 0 new, 1 in order, 2 killed, 3 with the machine, 4 with damage.")
 # fmt: on
 
@@ -74,6 +78,7 @@ def collect(broker: Broker) -> Iterator[Sample]:
     yield from _counted(broker)
     if broker.serving:
         yield from _roles(broker)
+        yield from _groups(broker)
 
 
 def _counted(broker: Broker) -> Iterator[Sample]:
@@ -110,6 +115,18 @@ def _roles(broker: Broker) -> Iterator[Sample]:
     yield FLUSHES.at(flusher.flushes)
     yield FLUSH_TIME.at(flusher.flush_s)
     yield FLUSH_LONGEST.at(flusher.flush_longest_s)
+
+
+def _groups(broker: Broker) -> Iterator[Sample]:
+    for group, lags in broker.groups.coordinator.watched():
+        yield GROUP_MEMBERS.at(len(group.members), group.id)
+        for each in lags:
+            names = each.group, each.topic
+            yield GROUP_UNKNOWN.at(each.unknown, *names)
+            if each.lag.records >= 0:
+                yield GROUP_LAG.at(each.lag.records, *names)
+            if each.lag.ms >= 0:
+                yield GROUP_LAG_TIME.at(each.lag.ms / 1000, *names)
 
 
 def _uncommitted(partitions: list[Partition]) -> int:

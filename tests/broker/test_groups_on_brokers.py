@@ -238,8 +238,8 @@ class Play:
     def coordinator(self) -> int:
         """The broker that coordinates the group."""
         for number, broker in self.cluster.brokers.items():
-            if self.cluster.hosts[number].alive and hasattr(broker, "_groups"):
-                for held in broker._groups.coordinator.held.values():
+            if self.cluster.hosts[number].alive and hasattr(broker, "groups"):
+                for held in broker.groups.coordinator.held.values():
                     if held.shard.is_active and "g" in held.shard.current.by_id and held.is_led:
                         return number
         raise AssertionError("nobody coordinates the group")
