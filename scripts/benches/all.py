@@ -9,6 +9,7 @@ from scripts.benches import (
     controllers,
     failover,
     frames,
+    groups,
     machines,
     many,
     opening,
@@ -36,5 +37,6 @@ BENCHES: tuple[Bench, ...] = (
     processes.BENCH,
     failover.BENCH,
     client.BENCH,
+    groups.BENCH,
     spark.BENCH,
 )
