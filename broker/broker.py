@@ -244,7 +244,7 @@ class Broker:
         """Register, read up to that, take the roles, and be counted among the living."""
         self._crash_kind = int(self._life.worst)
         cluster_id = await self._membership.register(*self.advertised, self.listeners)
-        adopt_cluster(self._env.directory, self._claim.identity, cluster_id)
+        adopt_cluster(self.data.directory, self._claim.identity, cluster_id)
         self._life.registered(self._membership.epoch)
         logger.info(
             "broker.registered id=%d epoch=%d cluster=%s",
@@ -278,6 +278,7 @@ class Broker:
         log = self.data.logs.get(METADATA) or self.data.create(
             METADATA, METADATA_TOPIC_ID, env.clock.wall_ms()
         )
+            config.reserve_bytes,
         self.observer = Observer(
             {BrokerId(number): (host, port) for number, host, port in config.controllers},
             log,
@@ -323,7 +324,13 @@ class Broker:
         self._clocks = Clocks(
             lambda: int(loop.time() * 1000), self._env.clock.wall_ms, lambda: int(self._env.clock.boot_ms())
         )
-        self._flusher = Flusher(self.replicas, self._clocks, config.flush, flushed=self._on_flushed)
+        self._flusher = Flusher(
+            self.replicas,
+            self._clocks,
+            config.flush,
+            flushed=self._on_flushed,
+            room_changed=self._membership.beat,
+        )
         self._fetchers = Fetchers(self._follow(), self._start)
         self._upkeep = Upkeep(
             self.replicas, self._clocks, config.upkeep, save_log_starts=self._flusher.save_log_starts

@@ -15,6 +15,7 @@ from tidelog.protocol.messages.shapes import LISTENERS_MAX
 from tidelog.protocol.types import BrokerId
 from tidelog.storage.config import LogConfig
 
+from tidelog.storage.reserve import RESERVE_BYTES
 
 class OtherListener(NamedTuple):
     """Another address on which a broker listens, for those to whom the first one means nothing (ADR 102)."""
@@ -61,6 +62,8 @@ class BrokerConfig:
     replication_throttled_rate_bytes_s: int | None = None
     """What replicas that are being added may take from this broker in a second; replicas in sync are never throttled."""
     open_segments: int = 512
+    reserve_bytes: int = RESERVE_BYTES
+    """What is kept free for the metadata log, markers and checkpoints, in each data directory."""
     """How many log files are open at once."""
     limits: Limits = DEFAULT
     """Of its connections."""
@@ -139,3 +142,5 @@ FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "segment.ms": ("log.segment_ms",),
 }
 """What a broker may be told when it starts, and which of its fields that is. Whatever is not here, it does not obey."""
+    "storage.min.free.bytes": ("flush.min_free_bytes",),
+    "storage.reserve.bytes": ("reserve_bytes",),

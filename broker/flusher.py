@@ -20,11 +20,13 @@ from tidelog.broker.io import in_a_thread
 from tidelog.broker.partition import Partition
 from tidelog.broker.replicas import Replicas
 from tidelog.broker.requests.context import Clocks
+from tidelog.broker.space import LOOK_BYTES, look_at
 from tidelog.protocol.errors import DiskFull, StorageError
 from tidelog.protocol.types import Offset, TopicPartition
 from tidelog.storage.checkpoints import PendingWrite
 from tidelog.storage.files import FULL
 from tidelog.storage.flushing import Flush
+from tidelog.storage.room import MIN_FREE_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +45,8 @@ class FlushSettings:
     """And all logs when so many bytes were appended to any of them."""
     high_watermark_checkpoint_ms: int = 5_000
     log_start_checkpoint_ms: int = 60_000
+    min_free_bytes: int = MIN_FREE_BYTES
+    """With less free space, records are refused: the rest is for what is more urgent."""
 
 
 class Flusher:
@@ -55,11 +59,13 @@ class Flusher:
         settings: FlushSettings,
         *,
         flushed: Callable[[list[Partition]], None],
+        room_changed: Callable[[], None] = lambda: None,
     ) -> None:
         self._replicas = replicas
         self._clocks = clocks
         self._settings = settings
         self._flushed = flushed
+        self._room_changed = room_changed
         self._due: dict[Partition, None] = {}
         self._refused: dict[Partition, None] = {}
         """What could not be flushed for want of room."""
@@ -75,6 +81,9 @@ class Flusher:
     def appended(self, partition: Partition, size: int = 0) -> None:
         """Something was appended; in `group` mode it counts only when it is flushed."""
         self._new_bytes += size
+        partition.room.since_look += size
+        if partition.room.since_look >= LOOK_BYTES:
+            self._look_for_room()
         if partition.state is not None and partition.state.flush_group:
             self._due[partition] = None
             self._woken.set()
@@ -111,13 +120,22 @@ class Flusher:
 
     async def probe(self) -> None:
         """Look once a second whether a full disk has room again; then what could not be flushed is tried anew."""
+        self._look_for_room()
         while True:
             await asyncio.sleep(_PROBE_S)
+            reserve = self._replicas.data.reserve
+            if reserve is not None and reserve.is_out:
+                await in_a_thread(reserve.take_back)
             self._replicas.probe(self._clocks.now_ms(), self._clocks.wall_ms())
+            self._look_for_room()
             if self._refused:
                 self._due |= self._refused
                 self._refused = {}
                 self._woken.set()
+
+    def _look_for_room(self) -> None:
+        if look_at(self._replicas.data, self._settings.min_free_bytes):
+            self._room_changed()
 
     async def keep_checkpoints(self) -> None:
         """Write down, from time to time, what is committed and where logs start."""

@@ -66,6 +66,8 @@ from tidelog.replication.followership import (
     Wait,
 )
 from tidelog.storage.log import Appended, Log
+from tidelog.storage.producers import Duplicate
+from tidelog.storage.room import Room
 from tidelog.storage.times import OffsetAndTime
 
 T = TypeVar("T")
@@ -120,14 +122,19 @@ class Partition:
         "nearby_until_ms",
         "offline",
         "repairs",
+        "room",
         "saved_log_start",
         "state",
         "tell_damage",
     )
 
-    def __init__(self, name: TopicPartition, log: Log, high_watermark: Offset) -> None:
+    def __init__(
+        self, name: TopicPartition, log: Log, high_watermark: Offset, room: Room | None = None
+    ) -> None:
         self.name = name
         self.log = log
+        self.room = room or Room(log.directory.path)
+        """Of the data directory that its log lies in."""
         self.state: PartitionState | None = None
         self.leadership: Leadership | None = None
         self.followership: Followership | None = None
@@ -292,6 +299,7 @@ class Partition:
         leadership.appended(self.log.end_offset, now_ms)
         return appended
 
+        self._check_room(batch)
     @staticmethod
     def _check_client_batch(batch: Buffer, acks: int) -> None:
         if acks not in {0, 1, ACKS_ALL}:
@@ -300,6 +308,13 @@ class Partition:
             header = read_header(batch)
         except UnsupportedFormat as error:
             raise UnsupportedVersion(str(error)) from error  # the other one is about our own disk
+    def _check_room(self, batch: Buffer) -> None:
+        """Below the low-space mark nothing new is taken, but what brokers write for groups: who reads goes on."""
+        if self.room.low and not self.name.topic.startswith("__"):
+            known = self.log.producers.check(self.log.check_new(batch))
+            if not isinstance(known, Duplicate):
+                self.room.check()
+
         if acks != ACKS_ALL and header.producer_id != NO_PRODUCER_ID:
             raise InvalidRequiredAcks(f"acks={acks} with a producer id: an idempotent producer needs all")
         if header.is_control:

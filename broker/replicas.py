@@ -161,9 +161,10 @@ class Replicas:
         except StorageError as error:
             missing.why, missing.for_good = str(error), True
             return None
-        except OSError as error:
-            self.data.halt(f"make the log of {name}", error)
-        return Partition(name, log, self.data.high_watermark(name))
+        return self._partition(name, log)
+
+    def _partition(self, name: TopicPartition, log: Log) -> Partition:
+        return Partition(name, log, self.data.high_watermark(name), self.data.of(name).room)
 
     # ── many new logs ─────────────────────────────────────────────────────────────────────────────
 
@@ -216,9 +217,15 @@ class Replicas:
             self.data.discard(making)  # it has left meanwhile
             return None
         missing.making = None
-        if isinstance(making.error, NoRoom):
-            missing.why, missing.soon = f"its log could not be made: {making.error}", False
-            self.data.discard(making)
+        try:
+            if isinstance(making.error, NoRoom):
+                self.data.discard(making)
+                raise making.error
+            if making.error is not None:
+                self.data.could_not_make(making, making.error)
+            log = self.data.create(making.partition, making.topic_id, wall_ms, made=True)
+        except (NoRoom, StorageError) as error:
+            missing.why, missing.soon = f"its log could not be made: {error}", False
             return None
         if making.error is not None:
             self.data.halt(f"make the log of {making.partition}", making.error)
@@ -260,7 +267,7 @@ class Replicas:
         """Look whether a disk that was full has room again, and make what could not be made; once a second."""
         for partition in self.partitions.values():
             if partition.offline is None:
-                partition.log.probe()
+                partition.log.probe(partition.room.enough)
         for place, missing in list(self.missing.items()):
             if not missing.for_good and not self._is_being_made(place):
                 self._adopt_one(place, missing.topic, missing.state, now_ms, wall_ms)
@@ -278,6 +285,16 @@ class Replicas:
         return {
             place: partition.leader_epoch
             for place, partition in self.partitions.items()
+    def unwritable(self) -> list[Place]:
+        """What it leads and has no room for, where somebody else is in sync and may have."""
+        return [
+            place
+            for place, partition in self.partitions.items()
+            if partition.room.low
+            and partition.leadership is not None
+            and len(partition.leadership.state.isr) > 1
+        ]
+
             if partition.damage is not None
             and partition.offline is None
             and not may_be_cut(partition, self.around.me)

@@ -13,6 +13,7 @@ from tidelog.protocol.limits import DEFAULT, Limits
 from tidelog.protocol.settings import CLUSTER, Settings, configured, find
 from tidelog.protocol.types import BrokerId
 from tidelog.storage.config import LogConfig
+from tidelog.storage.reserve import RESERVE_BYTES
 
 FAST_FENCING: Final = "fast.fencing.enable"
 
@@ -34,6 +35,8 @@ class ControllerConfig:
     fast_fencing: bool = True
     """Fence a broker whose connection has ended and whose port refuses (`fast.fencing.enable`). Switch it off where
     brokers advertise an address that refuses for them."""
+    reserve_bytes: int = RESERVE_BYTES
+    """What is kept free for the metadata log and the quorum's promises: with it, a full disk keeps nobody from voting."""
     limits: Limits = DEFAULT
     """Of its connections."""
     quorum: QuorumConfig = field(default_factory=QuorumConfig)
@@ -77,6 +80,7 @@ FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
         "following.fetch_timeout_ms",
         "active.liveness.quorum_fetch_timeout_ms",
     ),
+    "storage.reserve.bytes": ("reserve_bytes",),
 }
 """What a controller may be told when it starts, and which of its fields that is: it does not obey anything else."""
 

@@ -201,9 +201,9 @@ class Controller:
         self._stop_asked.set()
 
     async def _open(self) -> None:
-        env, config = self._env, self.config
+        env, config, halt, reserve = self._env, self.config, self._halt, self.config.reserve_bytes
         self._claim, _, self._data = take_directory(
-            env, "controller", config.node_id, env.new_id(), config.log, OpenSegments(), self._halt
+            env, "controller", config.node_id, env.new_id(), config.log, OpenSegments(), halt, reserve
         )
         await breathing(self._data.open(env.clock.wall_ms()))
         if METADATA in self._data.report.offline:
@@ -219,7 +219,7 @@ class Controller:
             )
         self._archive = Archive(log, config.snapshots, self._save_log_start)
         committed = await self._archive.open()
-        self._ballot = Ballot.read(env.directory, self._archive.epochs.latest)
+        self._ballot = Ballot.read(self._data.directory, self._archive.epochs.latest)
         high_watermark = max(self._data.high_watermark(METADATA), committed.end_offset)
         self.metadata = MetadataLog(self._archive, committed, high_watermark)
 
@@ -422,7 +422,7 @@ class Controller:
         cluster_id = None if self.quorum.cluster_id else self.metadata.committed.cluster_id
         if cluster_id is not None:
             self.quorum.cluster_id = cluster_id.hex()
-            adopt_cluster(self._env.directory, self._claim.identity, cluster_id)
+            adopt_cluster(self._data.directory, self._claim.identity, cluster_id)
         if self.quorum.is_settled and self.active is None and not self._stop_asked.is_set():
             self._activate()
         self._touched()

@@ -169,6 +169,8 @@ _TABLE: Final = (
     _setting(BROKER, "max.connections", whole(16, _I31), 2000, "How many connections a node serves.", AT_START),
     _setting(BROKER, "metadata.log.max.record.bytes.between.snapshots", whole(1, _I63), 20 << 20, "After how many bytes of the metadata log a snapshot is taken: what a start has to replay at most.", AT_START),
     _setting(BROKER, "metadata.log.max.snapshot.interval.ms", whole(0, _I63), 3_600_000, "After what time one is taken, if there is anything new; 0: time does not matter.", AT_START),
+    _setting(BROKER, "storage.min.free.bytes", whole(0, _I63), 256 << 20, "With less free space a broker refuses records, until there is half as much again; 0: until nothing fits."),
+    _setting(BROKER, "storage.reserve.bytes", whole(0, _I63), 16 << 20, "How much space a node keeps in each data directory for its metadata log, markers and checkpoints.", AT_START),
     _setting(CLUSTER, "num.partitions", whole(1, 5000), 1, "How many partitions a topic has that does not say."),
     _setting(CLUSTER, "default.replication.factor", whole(1, 2**15 - 1), 3, "How many replicas a topic has that does not say."),
     _setting(CLUSTER, "auto.leader.rebalance.enable", FLAG, "true", "Whether preferred leaders get their partitions back by themselves."),

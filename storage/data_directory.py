@@ -41,6 +41,8 @@ from tidelog.storage.making import Making
 from tidelog.storage.names import DELETED, STRAY, parse_partition, parted_name, partition_name
 from tidelog.storage.open_segments import OpenSegments
 from tidelog.storage.recovery import Checkpointed, Findings, Opening
+from tidelog.storage.reserve import Reserve
+from tidelog.storage.room import Room
 from tidelog.storage.segment import LOG
 
 _MAY_PASS: Final = (*FULL, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EPERM)
@@ -78,6 +80,10 @@ class DataDirectory:
     ) -> None:
         self.directory = directory
         self.life = life
+        self.room = Room(directory.path)
+        """Whether clients' records are taken."""
+        self.reserve: Reserve | None = None
+        """Behind `directory`, if there is one."""
         self.open_segments = open_segments
         self.logs: dict[TopicPartition, Log] = {}
         self.topic_ids: dict[TopicPartition, TopicId] = {}

@@ -18,6 +18,7 @@ from tidelog.storage.identity import Claim, Role, claim
 from tidelog.storage.log_compaction import CompactsElsewhere
 from tidelog.storage.names import parse_partition
 from tidelog.storage.open_segments import OpenSegments
+from tidelog.storage.reserve import Reserve, Reserved
 
 
 class Clock(Protocol):
@@ -68,16 +69,21 @@ def take_directory(
     segments: OpenSegments,
     halt: Halt,
 ) -> Taken:
-    """Claim the directory, begin a life in it, and make ready to open its logs."""
+    """Claim the directory, begin a life in it, and make ready to open its logs. All of it may use the reserve."""
+    reserve = Reserve(env.directory, reserve_bytes, env.new_guard())
+    directory = Reserved(env.directory, reserve)
+    reserve_bytes: int,
     claimed = claim(
-        env.directory, role=role, node_id=node_id, cluster_id=None, new_directory_id=env.new_id(), pid=env.pid
+        directory, role=role, node_id=node_id, cluster_id=None, new_directory_id=env.new_id(), pid=env.pid
     )
     life = Life.begin(
-        env.directory,
+        directory,
         directory_id=claimed.identity.directory_id,
         incarnation_id=incarnation_id,
         boot_id=env.boot_id,
-        has_partitions=any(parse_partition(name) for name in env.directory.names()),
+        has_partitions=any(parse_partition(name) for name in directory.names()),
     )
-    data = DataDirectory(env.directory, life, log, segments, halt=halt, new_guard=env.new_guard)
+    reserve.take_back()
+    data = DataDirectory(directory, life, log, segments, halt=halt, new_guard=env.new_guard)
+    data.reserve = reserve
     return Taken(claimed, life, data)

@@ -92,7 +92,12 @@ class Log(Readable):
     @property
     def is_offline(self) -> bool:
         """Whether it failed in a way that only opening it again mends; a full disk is none."""
-        return self._refusal is not None and not isinstance(self._refusal, DiskFull)
+        return self._refusal is not None and not self.is_full
+
+    @property
+    def is_full(self) -> bool:
+        """Whether something did not fit, and nothing is tried before `probe` has found room."""
+        return isinstance(self._refusal, DiskFull)
 
     @property
     def is_in_use(self) -> bool:
@@ -261,12 +266,10 @@ class Log(Readable):
         if self._refusal is not None:
             raise self._refusal
 
-    def probe(self) -> bool:
-        """Whether appends are accepted (again): a disk that was full must have room for two segments."""
-        if (
-            isinstance(self._refusal, DiskFull)
-            and self.directory.free_space() >= 2 * self.config.segment_bytes
-        ):
+    def probe(self, enough: int = 0) -> bool:
+        """Whether appends are accepted (again): a disk that was full must have room for two segments, or `enough`."""
+        two = 2 * self.config.segment_bytes
+        if self.is_full and self.directory.free_space() >= min(two, enough or two):
             self._refusal = None
         return self._refusal is None
 

@@ -192,6 +192,8 @@ class Reserved:
         """Give it another name."""
         self.reserve.make_room(lambda: self._directory.rename(old, new))
 
+        if self.reserve.is_out:  # a file was replaced, and its old bytes are free
+            self.reserve.take_back()
     def remove(self, name: str) -> None:
         """Remove a file."""
         self._directory.remove(name)
