@@ -68,11 +68,11 @@ def take_directory(
     log: LogConfig,
     segments: OpenSegments,
     halt: Halt,
+    reserve_bytes: int,
 ) -> Taken:
     """Claim the directory, begin a life in it, and make ready to open its logs. All of it may use the reserve."""
     reserve = Reserve(env.directory, reserve_bytes, env.new_guard())
     directory = Reserved(env.directory, reserve)
-    reserve_bytes: int,
     claimed = claim(
         directory, role=role, node_id=node_id, cluster_id=None, new_directory_id=env.new_id(), pid=env.pid
     )
