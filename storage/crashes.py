@@ -132,6 +132,11 @@ class Life:
         """Markers that could not be read: to be reported."""
 
     @property
+    def directory_id(self) -> bytes:
+        """Of the directory that it takes place in."""
+        return self._marker.place.directory_id
+
+    @property
     def worst(self) -> CrashKind:
         """What to report to the controller."""
         return self._marker.worst
@@ -182,6 +187,13 @@ class Life:
         """Recovery has found this. Call it before recovery removes what it found: a kill may follow."""
         if kind > self.worst:
             self._write(RUNNING, replace(self._marker, worst=kind))
+
+    def believe(self, kind: CrashKind) -> bool:
+        """As `worsen`, of what was known of the last life elsewhere: a full disk keeps nobody from starting.
+
+        Whether it is durable.
+        """
+        return kind <= self.worst or self._write_if_it_fits(replace(self._marker, worst=kind))
 
     def count_on(self, in_force: int) -> bool:
         """The controller knows a start of that number, so this one is the next; or False: it cannot be.

@@ -87,10 +87,13 @@ class DataDirectory:
         self.open_segments = open_segments
         self.logs: dict[TopicPartition, Log] = {}
         self.topic_ids: dict[TopicPartition, TopicId] = {}
+        self.failure: StorageError | None = None
+        """Why nothing here is believed any more; only a new life can."""
         self.report = Report()
         self._config = config
         self._halt = halt
         self._partitions: dict[str, TopicPartition] = {}
+        self._unopened_ids: dict[TopicPartition, TopicId] = {}
         self._checkpoints = {
             name: OffsetCheckpoint(directory, name, new_guard()) for name in OFFSET_CHECKPOINTS
         }
@@ -178,6 +181,7 @@ class DataDirectory:
         except (DamagedLog, OSError) as error:
             opening.abandon()
             self._go_on_saying(partition, said)
+            self._unopened_ids[partition] = topic_id
             full = isinstance(error, OSError) and error.errno in FULL
             why = f"{partition} could not be opened: {error}"
             self.report.offline[partition] = DiskFull(why) if full else StorageError(why)
@@ -195,6 +199,7 @@ class DataDirectory:
         # Nobody knows what was purged: whoever is behind copies afresh.
         unknown = log.end_offset if PURGE_FLOORS in self._unread else NO_OFFSET
         log.purge_floor = said[PURGE_FLOORS].get(partition, unknown)
+        self._unopened_ids.pop(partition, None)
         self.logs[partition] = log
         self.topic_ids[partition] = topic_id
 
@@ -212,6 +217,15 @@ class DataDirectory:
             return
         stray = self._part(name, STRAY)
         self.report.stray.append(f"{self.directory.path}/{stray}: {why}")
+
+    def set_aside(self, name: str, why: str) -> None:
+        """Keep a partition's directory, and never serve it: before `open`, where another one has what counts."""
+        self.report.stray.append(f"{self.directory.path}/{self._part(name, STRAY)}: {why}")
+
+    def lie_here(self) -> list[tuple[TopicId, int]]:
+        """The replicas whose logs lie here, open or not, by topic id and number."""
+        known = {**self._unopened_ids, **self.topic_ids}
+        return [(topic_id, partition.partition) for partition, topic_id in known.items()]
 
     def high_watermark(self, partition: TopicPartition) -> Offset:
         """Where the log was known to be committed to when it was last checkpointed, within what there is of it."""
@@ -323,6 +337,8 @@ class DataDirectory:
         )
 
     def _prepare(self, name: str, offsets: Mapping[TopicPartition, Offset]) -> PendingWrite:
+        if self.failure is not None:
+            raise self.failure
         return self._checkpoints[name].prepare({**self._unopened[name], **offsets})
 
     # ── what a log needs of its keeper ────────────────────────────────────────────────────────────
@@ -350,15 +366,24 @@ class DataDirectory:
         self.life.worsen(CrashKind.DAMAGED)
 
     def halt(self, what: str, error: OSError) -> NoReturn:
-        """End the process at once."""
+        """End the process at once, or what is in this directory if others go on without it."""
         self._halt(f"{self.directory.path}: {what}", error)
+
+    def fails_alone(self, halt: Halt) -> None:
+        """There are other directories: from now on this is what becomes of one that cannot be believed."""
+        self._halt = halt
+
+    def give_up(self, failure: StorageError) -> None:
+        """Nothing here is believed any more: no log is served, and no checkpoint written."""
+        self.failure = failure
+        self.report.offline.update(dict.fromkeys(self.logs, failure))
 
     # ── stopping ──────────────────────────────────────────────────────────────────────────────────
 
     def close(self, committed: Mapping[TopicPartition, Offset]) -> None:
         """A stop: everything durable, then every checkpoint, then the marker that says so if it is so."""
         in_order = not self.report.offline
-        for partition, log in self.logs.items():
+        for partition, log in list(self.logs.items()):
             try:
                 if log.is_offline:
                     raise StorageError(f"{log} is offline")

@@ -50,6 +50,8 @@ class Environment:
     """End the process at once, leaving no marker of a clean stop."""
     compacts_elsewhere: CompactsElsewhere | None = None
     """Another process in which logs are compacted; None: that is done here, a little at a time."""
+    other_directories: tuple[Directory, ...] = ()
+    """More data directories, each on a disk of its own."""
 
 
 class Taken(NamedTuple):

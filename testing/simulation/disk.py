@@ -28,6 +28,8 @@ class SimulatedDisk:
         """Whether a power cut keeps any subset of pages, and not only a prefix of the writes."""
         self.device = 1
         """The number of the device; another one is another disk."""
+        self.broken = False
+        """Whether it answers every request with an error, until it is repaired."""
         self.on_crash: Callable[[type[Crash]], None] | None = None
         """Told of each crash before anybody else, so that nothing else is heard of the dead."""
         self._rng = rng
@@ -136,6 +138,8 @@ class _Life:
             if self.forgotten:
                 raise error(errno.EBADF, path)
             raise self.crash(f"before {path}")
+        if self.disk.broken:
+            raise error(errno.EIO, path)
 
 
 class _File:

@@ -29,7 +29,7 @@ def comes_back_with(module: Any, book: Book, *disks: DirectoryStanding) -> None:
     """The second process, after a first one that had disks 1 and 2."""
     until_now = ("process 1", FIRST)
     had = (disk("disk 1", knows=until_now), disk("disk 2", knows=until_now))
-    known = {"incarnation_id": named(FIRST), "incarnation_ids": tuple(map(named, until_now))}
+    known: dict[str, Any] = {"incarnation_id": named(FIRST), "incarnation_ids": tuple(map(named, until_now))}
     registers(module, book, directories=had, start=2, **known)
     first = disks[0]
     registers(
@@ -45,7 +45,7 @@ def comes_back_with(module: Any, book: Book, *disks: DirectoryStanding) -> None:
     )
 
 
-NEW = {"kind": CrashKind.NEW, "knows": (SECOND,)}
+NEW: dict[str, Any] = {"kind": CrashKind.NEW, "knows": (SECOND,)}
 CASES: dict[str, tuple[tuple[DirectoryStanding, ...], str]] = {
     # what comes back of two disks with partition 0 and 1, and what has lost its standing: an asynchronous partition
     # and one in group mode on each
@@ -91,7 +91,7 @@ def test_a_disk_costs_what_lay_on_it_and_nothing_else(case: str) -> None:
 
 
 def what_lay_on_a_missing_disk_is_not_even_worth_asking_for(module: Any) -> None:
-    alone = {"replicas": (1,), "min_isr": 1}
+    alone: dict[str, Any] = {"replicas": (1,), "min_isr": 1}
     book = Book(partition((1,), **alone), partition((1,), index=1, **alone))
     comes_back_with(module, book, disk("disk 1", 0, kind=CrashKind.HOST))
     assert [book.state(index).last_known_elr for index in (0, 1)] == [(ONE,), ()]
