@@ -7,7 +7,8 @@ because it saw each leader move its high watermark, and compares everything else
     LeaderCompleteness   I-3             who leads the newest epoch holds every committed record
     OneLeaderPerEpoch    I-11, I-44      a leader epoch belongs to one life of one broker
     MonotonicWatermark   I-6, I-76       a replica's high watermark goes back only with an unclean election, or where
-                                         an emptied log that is in no ISR begins anew (ADR 71)
+                                         an emptied log that is in no ISR begins anew (ADR 71), or where nobody counts
+                                         on a replica that is cut for damage (ADR 105)
     DeletedRecords       I-76, ADR 79    a process's log start never goes back, and who leads the newest epoch begins
                                          behind everything that a client was told to be deleted
     OrderOfOffsets       I-38            log start <= high watermark <= end of the log, recovery <= durable <= end
@@ -61,6 +62,7 @@ class Seen:
     partition_epoch: int
     log_start: Offset
     begun_anew: int
+    repairs: int
     log: Log
     """Moved away and back again, a partition has another one, and had nothing in it."""
 
@@ -90,7 +92,14 @@ class Oracle:
         state = partition.state
         partition_epoch = state.partition_epoch if state is not None else -1
         now = Seen(
-            high_watermark, log.end_offset, leads, partition_epoch, log.log_start, partition.begun_anew, log
+            high_watermark,
+            log.end_offset,
+            leads,
+            partition_epoch,
+            log.log_start,
+            partition.begun_anew,
+            partition.repairs,
+            log,
         )
         if seen is not None and seen == now:
             return
@@ -103,6 +112,8 @@ class Oracle:
         if seen is not None and now.begun_anew > seen.begun_anew and _had_nothing(life, partition, seen):
             self.counts["emptied logs that began anew"] += 1
             seen = replace(seen, high_watermark=log.log_start, log_start=log.log_start)
+        if seen is not None and _was_cut_for_damage(life, partition, seen):
+            seen = replace(seen, high_watermark=min(seen.high_watermark, log.end_offset))
         if seen is not None and high_watermark < seen.high_watermark and not self._unclean:
             raise Violation(
                 f"MonotonicWatermark: {life} {partition} went back from {seen.high_watermark} to {high_watermark}"
@@ -243,6 +254,14 @@ def _had_nothing(life: Life, partition: Partition, seen: Seen) -> bool:
     """Whether all had been deleted from a log that is in no ISR: "beginning anew lowers its high watermark" (ADR 71)."""
     state = partition.state
     return seen.log_start == seen.end and state is not None and life[0] not in state.isr
+
+
+def _was_cut_for_damage(life: Life, partition: Partition, seen: Seen) -> bool:
+    """Whether it has given up what it could not vouch for, and nobody counted on it (ADR 105)."""
+    state = partition.state
+    if state is None or life[0] in {*state.isr, *state.elr, state.leader}:
+        return False
+    return partition.damage is not None or partition.repairs > seen.repairs
 
 
 def _batches(log: Log, start: Offset, end: Offset) -> list[tuple[Offset, bytes]]:
