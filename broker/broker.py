@@ -43,6 +43,7 @@ from tidelog.broker.requests.offsets import epoch_ends, list_offsets
 from tidelog.broker.requests.produce import produce
 from tidelog.broker.requests.producer_ids import init_producer_id
 from tidelog.broker.requests.topics import HANDED_ON, hand_on
+from tidelog.broker.strays import Strays
 from tidelog.broker.tally import Tally
 from tidelog.broker.upkeep import Upkeep
 from tidelog.controller.facts import METADATA, METADATA_TOPIC_ID
@@ -74,7 +75,7 @@ from tidelog.protocol.messages import (
     Welcome,
 )
 from tidelog.protocol.settings import BROKER, CLUSTER, MOVE_RATE, number
-from tidelog.protocol.types import BrokerId, Epoch
+from tidelog.protocol.types import BrokerId, Epoch, TopicId
 from tidelog.replication.breathing import breathing
 from tidelog.replication.deadlines import Deadlines
 from tidelog.replication.throttle import Throttle
@@ -130,6 +131,7 @@ class Broker:
         self._proposer: Proposer
         self._deadlines: Deadlines
         self._throttle = Throttle(config.replication_throttled_rate_bytes_s)
+        self.strays: Strays
         self._fetchers: Fetchers
         self._group: asyncio.TaskGroup
         self._context: Context
@@ -273,12 +275,12 @@ class Broker:
             config.log,
             OpenSegments(config.open_segments),
             self._halt,
+            config.reserve_bytes,
         )
         await breathing(self.data.open(env.clock.wall_ms()))
         log = self.data.logs.get(METADATA) or self.data.create(
             METADATA, METADATA_TOPIC_ID, env.clock.wall_ms()
         )
-            config.reserve_bytes,
         self.observer = Observer(
             {BrokerId(number): (host, port) for number, host, port in config.controllers},
             log,
@@ -370,12 +372,20 @@ class Broker:
         self._proposer.wake()
 
     def _set_strays_aside(self) -> None:
-        image = self.observer.image
         for name, topic_id in list(self.data.topic_ids.items()):
-            state = image.partitions.get((topic_id, name.partition))
-            placed_here = state is not None and self.config.broker_id in state.replicas
-            if name != METADATA and not placed_here:
+            if name != METADATA and not self._is_here(topic_id, name.partition):
                 self.data.stray(name)
+        self.strays = Strays(
+            lambda: [self.data.directory],
+            self._clocks,
+            is_here=self._is_here,
+            delay_ms=lambda: live(self.config, self.observer.image.configs).stray_delete_delay_ms,
+        )
+
+    def _is_here(self, topic_id: TopicId, index: int) -> bool:
+        """Whether the cluster places that partition on this broker."""
+        state = self.observer.image.partitions.get((topic_id, index))
+        return state is not None and self.config.broker_id in state.replicas
 
     def _on_batch(self, changes: Changes) -> None:
         """A batch of the metadata log was committed and replayed."""
@@ -465,6 +475,7 @@ class Broker:
             self._maker.run(self.replicas, self._clocks),
             self.groups.run(),
             Forgetting(self.replicas, self._clocks).run(),
+            self.strays.run(),
         ]
 
     async def _take_snapshots(self) -> None:

@@ -61,6 +61,9 @@ class BrokerConfig:
     fetches more frequent; without such reads it costs nothing."""
     replication_throttled_rate_bytes_s: int | None = None
     """What replicas that are being added may take from this broker in a second; replicas in sync are never throttled."""
+    stray_delete_delay_ms: int = 24 * 3_600_000
+    """How long a log is kept that the cluster does not place here, for an operator who thinks otherwise; -1: until one
+    removes it."""
     open_segments: int = 512
     reserve_bytes: int = RESERVE_BYTES
     """What is kept free for the metadata log, markers and checkpoints, in each data directory."""
@@ -140,7 +143,8 @@ FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "replica.socket.timeout.ms": ("fetch.timeout_ms",),
     "segment.bytes": ("log.segment_bytes",),
     "segment.ms": ("log.segment_ms",),
-}
-"""What a broker may be told when it starts, and which of its fields that is. Whatever is not here, it does not obey."""
     "storage.min.free.bytes": ("flush.min_free_bytes",),
     "storage.reserve.bytes": ("reserve_bytes",),
+    "stray.delete.delay.ms": ("stray_delete_delay_ms",),
+}
+"""What a broker may be told when it starts, and which of its fields that is. Whatever is not here, it does not obey."""

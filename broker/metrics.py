@@ -19,6 +19,8 @@ UNDER_MIN_ISR: Final = gauge("tidelog_broker_partitions_under_min_isr", "Partiti
 AT_MIN_ISR: Final = gauge("tidelog_broker_partitions_at_min_isr", "Partitions led here that would take no acks=all write if one more replica were lost.")
 OFFLINE: Final = gauge("tidelog_broker_partitions_offline", "Replicas here that cannot be served because of their disk.")
 DAMAGED: Final = gauge("tidelog_broker_logs_damaged", "Logs in which the last start has found damage.")
+STRAYS: Final = gauge("tidelog_broker_stray_logs", "Logs on the disk that the cluster does not place here: removed after stray.delete.delay.ms, those that nobody can place by an operator.")
+STRAY_BYTES: Final = gauge("tidelog_broker_stray_bytes", "What they take of the disk.")
 UNCLEAN: Final = gauge("tidelog_broker_unclean_losses", "How often committed records of a replica here were taken by an unclean election since the start.")
 LEADERSHIPS_BEGUN: Final = counter("tidelog_broker_leaderships_begun_total", "Partitions that this broker began to lead.")
 LEADERSHIPS_ENDED: Final = counter("tidelog_broker_leaderships_ended_total", "Partitions that this broker ceased to lead.")
@@ -106,6 +108,8 @@ def _roles(broker: Broker) -> Iterator[Sample]:
     yield AT_MIN_ISR.at(sum(len(state.isr) == state.min_isr < len(state.replicas) for state in states))
     yield OFFLINE.at(len(replicas.offline()))
     yield UNCLEAN.at(sum(len(partition.losses) for partition in partitions))
+    yield STRAYS.at(broker.strays.count)
+    yield STRAY_BYTES.at(broker.strays.bytes)
     yield UNCOMMITTED.at(_uncommitted(led))
     yield BEHIND.at(_uncommitted(followed))
     for follower, lag in sorted(_lags(led).items()):

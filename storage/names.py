@@ -2,7 +2,7 @@
 
 orders-0                                  a partition
 orders-0.<32 hex>-delete                  waiting to be removed
-orders-0.<32 hex>-stray                   data that this node should not have, kept for the operator
+orders-0.<32 hex>-stray                   data that this node should not have (`strays`)
 """
 
 import re
@@ -12,6 +12,7 @@ from tidelog.protocol.types import TopicPartition
 
 DELETED: Final = "-delete"
 STRAY: Final = "-stray"
+_PARTED: Final = re.compile(r"(.+)\.[0-9a-f]{32}")
 _PARTITION: Final = re.compile(r"([A-Za-z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})")
 
 
@@ -31,3 +32,9 @@ def parse_partition(name: str) -> TopicPartition | None:
 def parted_name(name: str, number: int, ending: str) -> str:
     """The name that a partition's directory gets when it is none any more."""
     return f"{name}.{number:032x}{ending}"
+
+
+def parse_parted(name: str, ending: str) -> TopicPartition | None:
+    """The partition whose directory that was; None: it is not named so."""
+    found = _PARTED.fullmatch(name.removesuffix(ending)) if name.endswith(ending) else None
+    return parse_partition(found[1]) if found is not None else None

@@ -13,6 +13,7 @@ from tests.broker import (
     test_partition,
     test_produce,
     test_proposals,
+    test_strays,
 )
 from tests.broker.node import Node
 from tests.broker.test_planted_bugs import fixture, led, with_times
@@ -28,6 +29,7 @@ from tidelog.broker.replicas import Replicas
 from tidelog.broker.requests import flushed, offsets
 from tidelog.broker.requests.context import Context
 from tidelog.broker.requests.fetch import _Waiting as FetchWaiting
+from tidelog.broker.strays import Strays
 from tidelog.protocol.errors import FencedLeaderEpoch
 from tidelog.replication.followership import Asked, Followership
 from tidelog.testing.simulation.world import World
@@ -74,6 +76,9 @@ RULES: dict[str, Rule] = {
     "roles_after_registration": Rule("No role is taken before the own registration was replayed.", "D8, I-11, KAFKA-10527", Together((Instead(Broker, "_join", "self.observer.caught_up_to <= self._membership.epoch", "False"), Instead(Broker, "_adopt", "own is None or own.epoch != self._membership.epoch", "False"))), Catcher(test_roles.test_who_restarts_takes_no_role_from_before_its_own_registration, (world,)), ("roles_after_registration", "D8")),
     "one_process_per_id": Rule("A process that finds its id taken by another ends.", "D8, I-52", Instead(Broker, "_adopt", "own is None or own.epoch != self._membership.epoch", "False"), Catcher(test_roles.test_who_finds_that_another_process_has_taken_its_id_ends, (world,)), ("D8",)),
     "strays_aside": Rule("A log that the cluster has taken away is kept aside, and never served.", "4.11, I-37, KAFKA-1647", Instead(Broker, "_set_strays_aside", "self.data.stray(name)", "pass"), Catcher(test_roles.test_who_was_away_while_its_replica_was_taken_from_it_keeps_the_log_aside, (world,)), ("deletion_before_new_role",)),
+    "strays_placed_here_stay": Rule("Nothing is removed from a disk that the cluster places there, whatever it was taken for.", "1.8, 4.9, ADR 107", Instead(Strays, "_may_go", "not self._is_here(stray.topic_id, stray.partition.partition)", "True"), Catcher(test_strays.test_what_the_cluster_places_here_stays, (test_strays.Yard,))),
+    "strays_have_a_delay": Rule("What the cluster has taken away is removed after a delay, which begins with each process.", "1.8, ADR 107", Instead(Strays, "due", "now_ms - self._since_ms[path] >= delay_ms", "True"), Catcher(test_strays.test_a_stray_goes_when_its_delay_is_over, (test_strays.Yard,))),
+    "strays_are_known": Rule("What nobody can place is not removed.", "1.8, ADR 107", Instead(Strays, "_may_go", "return False", "return True"), Catcher(test_strays.test_what_nobody_can_place_stays_for_an_operator, (test_strays.Yard,), ({"topic_id": None},))),
     # ── fetching
     "epoch_checked_on_fetch": Rule("Leader and follower are in the same leader epoch.", "2.6, KIP-320", Instead(partitions, "check_leader_epoch", "believed == mine", "True"), Catcher(test_fetch.test_a_fetch_of_an_earlier_leadership_lets_nobody_join_or_commit), ("epoch_checked_on_fetch",)),
     "old_epochs_are_named": Rule("Who believes in an older leadership is told that it is fenced.", "2.6, KAFKA-14078", Instead(partitions, "check_leader_epoch", "believed < mine", "False"), Catcher(test_fetch.test_a_follower_is_refused_at_once_by_the_first_check_that_fails, (led,), ({"epoch": 0, "follower": 9}, FencedLeaderEpoch)), ("epoch_checked_on_fetch",)),
