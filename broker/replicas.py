@@ -161,10 +161,9 @@ class Replicas:
         except StorageError as error:
             missing.why, missing.for_good = str(error), True
             return None
-        return self._partition(name, log)
-
-    def _partition(self, name: TopicPartition, log: Log) -> Partition:
-        return Partition(name, log, self.data.high_watermark(name), self.data.of(name).room)
+        except OSError as error:
+            self.data.halt(f"make the log of {name}", error)
+        return Partition(name, log, self.data.high_watermark(name), self.data.room)
 
     # ── many new logs ─────────────────────────────────────────────────────────────────────────────
 
@@ -217,20 +216,15 @@ class Replicas:
             self.data.discard(making)  # it has left meanwhile
             return None
         missing.making = None
-        try:
-            if isinstance(making.error, NoRoom):
-                self.data.discard(making)
-                raise making.error
-            if making.error is not None:
-                self.data.could_not_make(making, making.error)
-            log = self.data.create(making.partition, making.topic_id, wall_ms, made=True)
-        except (NoRoom, StorageError) as error:
-            missing.why, missing.soon = f"its log could not be made: {error}", False
+        if isinstance(making.error, NoRoom):
+            missing.why, missing.soon = f"its log could not be made: {making.error}", False
+            self.data.discard(making)
             return None
         if making.error is not None:
             self.data.halt(f"make the log of {making.partition}", making.error)
         log = self.data.create(making.partition, making.topic_id, wall_ms, made=True)
-        self.partitions[place] = Partition(making.partition, log, self.data.high_watermark(making.partition))
+        committed = self.data.high_watermark(making.partition)
+        self.partitions[place] = Partition(making.partition, log, committed, self.data.room)
         del self.missing[place]
         self._adopt_one(place, missing.topic, missing.state, now_ms, wall_ms)
         return self.partitions[place]
@@ -277,14 +271,6 @@ class Replicas:
         broken = [place for place, partition in self.partitions.items() if partition.offline is not None]
         return broken + [place for place, missing in self.missing.items() if not missing.soon]
 
-    def damaged(self) -> dict[Place, Epoch]:
-        """The replicas on which nobody may count, and the leader epoch that each knows of.
-
-        Not those that wait to be cut: of them the cluster has heard.
-        """
-        return {
-            place: partition.leader_epoch
-            for place, partition in self.partitions.items()
     def unwritable(self) -> list[Place]:
         """What it leads and has no room for, where somebody else is in sync and may have."""
         return [
@@ -295,6 +281,14 @@ class Replicas:
             and len(partition.leadership.state.isr) > 1
         ]
 
+    def damaged(self) -> dict[Place, Epoch]:
+        """The replicas on which nobody may count, and the leader epoch that each knows of.
+
+        Not those that wait to be cut: of them the cluster has heard.
+        """
+        return {
+            place: partition.leader_epoch
+            for place, partition in self.partitions.items()
             if partition.damage is not None
             and partition.offline is None
             and not may_be_cut(partition, self.around.me)
