@@ -44,7 +44,7 @@ class RealWorldReached(RuntimeError):
 def deterministic(timeline: Timeline) -> Iterator[None]:
     """Close all of them until the block ends. One world runs at a time."""
     with ExitStack() as undo:
-        undo.enter_context(_garbage_kept())
+        undo.enter_context(garbage_kept())
         undo.enter_context(_logs_traced(timeline))
         undo.callback(random.setstate, random.getstate())
         undo.callback(lambda hooks: sys.set_asyncgen_hooks(*hooks), sys.get_asyncgen_hooks())
@@ -138,7 +138,11 @@ def _close_generator(generator: AsyncGenerator[Any, Any]) -> None:
 
 
 @contextmanager
-def _garbage_kept() -> Iterator[None]:
+def garbage_kept() -> Iterator[None]:
+    """Collect nothing unasked until the block ends; within another such block, this one changes nothing."""
+    if gc.get_freeze_count() and not gc.isenabled():
+        yield
+        return
     enabled = gc.isenabled()
     # What was there before is not looked at again: a collection then costs what the run has left.
     gc.disable()

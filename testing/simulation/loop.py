@@ -17,10 +17,10 @@ import asyncio
 import math
 from asyncio import _set_running_loop as set_running_loop
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
-from contextvars import Context
+from contextvars import Context, copy_context
 from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import count
@@ -44,7 +44,24 @@ _HARMLESS_OPTIONS: Final = frozenset(
 """Of create_server and create_connection: what makes no difference here."""
 
 
-class _IoHandle(asyncio.Handle):
+class _Handle(asyncio.Handle):
+    """A callback: asyncio's own asks its loop for each whether it is being debugged."""
+
+    __slots__ = ()
+
+    def __init__(
+        self, callback: Callable[..., object], args: Sequence[Any], loop: Any, context: Context | None = None
+    ) -> None:
+        self._context = copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None
+
+
+class _IoHandle(_Handle):
     """A callback for a socket: such callbacks are never shuffled, or a connection's bytes would be."""
 
     __slots__ = ()
@@ -146,10 +163,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def _plan(self) -> None:
         """Ask for the next turn."""
-        due = self._timeline.now
         if self._stopped or self._dead:
             self._due = math.inf
             return
+        due = self._timeline.now
         if not self._runnable:
             timers = self._timers
             while timers and timers[0][2].cancelled():
@@ -157,8 +174,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             if not timers:
                 self._due = math.inf
                 return
-            timer_due = timers[0][0] - self._started_s
-            due = max(due, timer_due)
+            due = max(due, timers[0][0] - self._started_s)
         due = max(due, self._busy_until)
         self._due = due
         if due not in self._planned:
@@ -185,8 +201,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
         """Call back in the next turn."""
-        handle = asyncio.Handle(callback, args, self, context)
-        self._append(handle)
+        handle = _Handle(callback, args, self, context)
+        if not self._dead:
+            self._runnable.append(handle)
+            if not self._turning:
+                self._plan()
         return handle
 
     call_soon_threadsafe = call_soon
@@ -194,7 +213,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def call_io(self, callback: Callable[..., object], *args: Any) -> asyncio.Handle:
         """Call back in the next turn, in this order, as for sockets that have become ready."""
         handle = _IoHandle(callback, args, self)
-        self._append(handle)
+        if not self._dead:
+            self._runnable.append(handle)
+            if not self._turning:
+                self._plan()
         return handle
 
     def call_later(
@@ -231,12 +253,6 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._timers[:] = [entry for entry in self._timers if not entry[2].cancelled()]
         heapify(self._timers)
         self._cancelled_timers = 0
-
-    def _append(self, handle: asyncio.Handle) -> None:
-        if not self._dead:
-            self._runnable.append(handle)
-            if not self._turning:
-                self._plan()
 
     # ── tasks and threads ──────────────────────────────────────────────────────────────────────────
 

@@ -13,6 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
+from tidelog.testing.simulation.determinism import garbage_kept
 from tidelog.testing.simulation.world import World
 
 Scenario: TypeAlias = Callable[[World], object]
@@ -34,7 +35,14 @@ class Outcome(NamedTuple):
 
 
 def run_seed(scenario: Scenario, seed: int) -> Outcome:
-    """Run the scenario in the world of that seed."""
+    """Run the scenario in the world of that seed, and let go of that world."""
+    with garbage_kept():
+        outcome = _run(scenario, seed)
+        gc.collect()
+    return outcome
+
+
+def _run(scenario: Scenario, seed: int) -> Outcome:
     world = World(seed)
     failure = None
     try:
@@ -42,7 +50,6 @@ def run_seed(scenario: Scenario, seed: int) -> Outcome:
             scenario(world)
     except Exception as error:  # noqa: BLE001 -- whatever it is, it is how this seed ended
         failure = _describe(world, error)
-    gc.collect()
     return Outcome(seed, world.digest(), world.now, world.steps, dict(world.counts), failure)
 
 

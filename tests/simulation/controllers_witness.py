@@ -110,22 +110,24 @@ class Witness:
     def _look_at(self, number: int, seen: Seen) -> None:
         node = seen.node
         quorum, metadata, log = node.quorum, node.metadata, node.metadata.log
-        if quorum.state != seen.state:
+        if quorum.state is not seen.state and quorum.state != seen.state:
             self._is_durable(number, node)
             self._keeps(number, quorum.state)
             seen.state = quorum.state
-        assert quorum.high_watermark >= seen.high_watermark, f"c{number}: {quorum.high_watermark} < {seen}"
-        seen.high_watermark = quorum.high_watermark
-        assert metadata.committed.end_offset == quorum.high_watermark, (metadata, quorum.high_watermark)
-        assert metadata.working.end_offset == log.end_offset, (metadata, metadata.working.end_offset)
-        self._durable[number] = max(min(self._durable[number], log.end_offset), log.durable_offset)
-        cut = log.end_offset < seen.end
-        self.counts["tails cut"] += cut
-        news = log.end_offset != seen.end or metadata.committed.end_offset != seen.committed
-        seen.end = log.end_offset
-        if metadata.committed.end_offset != seen.committed:
+        high_watermark, end, committed = quorum.high_watermark, log.end_offset, metadata.committed.end_offset
+        assert high_watermark >= seen.high_watermark, f"c{number}: {high_watermark} < {seen}"
+        seen.high_watermark = high_watermark
+        assert committed == high_watermark, (metadata, high_watermark)
+        assert metadata.working.end_offset == end, (metadata, metadata.working.end_offset)
+        self._durable[number] = max(min(self._durable[number], end), log.durable_offset)
+        cut = end < seen.end
+        news = end != seen.end or committed != seen.committed
+        seen.end = end
+        if committed != seen.committed:
             self._committed(number, seen)
         seen.looks += news
+        if cut:
+            self.counts["tails cut"] += 1
         if cut or (news and seen.looks % FOLD_EVERY == 0):
             self.folds(node)
         self._leading(number, seen)
@@ -251,6 +253,9 @@ class Witness:
             for number, seen in self._seen.items()
             if seen.leads >= 0 and nodes.get(number) is seen.node
         ]
+        if len(leading) < 2:
+            self._two_leases_since = None
+            return
         holders = [
             number
             for number in leading

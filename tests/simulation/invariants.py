@@ -84,13 +84,23 @@ class Oracle:
         """One replica, after its broker's loop has turned."""
         if place in self._given_up:
             return
-        log, high_watermark = partition.log, partition.high_watermark
+        log, high_watermark, state = partition.log, partition.high_watermark, partition.state
         leads = partition.leadership is not None
+        partition_epoch = state.partition_epoch if state is not None else -1
         seen = self._seen.get((life, place))
         if seen is not None and seen.log is not log:
             seen = None
-        state = partition.state
-        partition_epoch = state.partition_epoch if state is not None else -1
+        if (
+            seen is not None
+            and seen.high_watermark == high_watermark
+            and seen.end == log.end_offset
+            and seen.leads == leads
+            and seen.partition_epoch == partition_epoch
+            and seen.log_start == log.log_start
+            and seen.begun_anew == partition.begun_anew
+            and seen.repairs == partition.repairs
+        ):
+            return
         now = Seen(
             high_watermark,
             log.end_offset,
@@ -101,8 +111,6 @@ class Oracle:
             partition.repairs,
             log,
         )
-        if seen is not None and seen == now:
-            return
         self.looks += 1
         self._order_of_offsets(life, partition)
         known = self.committed.setdefault(place, Committed())
