@@ -335,7 +335,11 @@ class Broker:
         )
         self._fetchers = Fetchers(self._follow(), self._start)
         self._upkeep = Upkeep(
-            self.replicas, self._clocks, config.upkeep, save_log_starts=self._flusher.save_log_starts
+            self.replicas,
+            self._clocks,
+            config.upkeep,
+            save_log_starts=self._flusher.save_log_starts,
+            elsewhere=self._env.compacts_elsewhere,
         )
         self._proposer = Proposer(
             self.replicas,

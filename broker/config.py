@@ -120,6 +120,8 @@ FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "index.interval.bytes": ("log.index_interval_bytes",),
     "leader.replication.throttled.rate": ("replication_throttled_rate_bytes_s",),
     "log.flush.start.offset.checkpoint.interval.ms": ("flush.log_start_checkpoint_ms",),
+    "log.cleaner.dedupe.buffer.size": ("upkeep.compaction_memory_bytes",),
+    "log.cleaner.enable": ("upkeep.compaction_enable",),
     "log.cleaner.io.max.bytes.per.second": ("upkeep.compaction_bytes_s",),
     "log.retention.check.interval.ms": ("upkeep.check_interval_ms",),
     "max.connections": ("limits.max_connections",),

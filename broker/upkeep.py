@@ -7,8 +7,9 @@ What it keeps true (docs/STORAGE.md, 10.8 and 10.9; ADR 79):
 
 * Where a log starts is its leader's to decide; a follower hears of it, and frees the same bytes.
 * Nothing leaves before the log's start is durable, and nothing at or above the high watermark.
-* Everything is done in steps of a few milliseconds; what waits for the disk is done in a worker thread, and a log is
-  never cut, closed or removed meanwhile (`Log.is_in_use`).
+* Nobody waits for it: logs are compacted in another process where there is one (ADR 104), and all else is done in
+  steps of a few milliseconds. What waits for the disk is done in a worker thread, and a log is never cut, closed or
+  removed meanwhile (`Log.is_in_use`).
 """
 
 import asyncio
@@ -16,15 +17,25 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from tidelog.broker.io import in_a_thread
 from tidelog.broker.partition import Partition
 from tidelog.broker.replicas import Replicas
 from tidelog.broker.requests.context import Clocks
-from tidelog.protocol.errors import DiskFull, StorageError
-from tidelog.storage.cleaning import LOOP_MEMORY_BYTES, Pace, dirt, next_to_compact
-from tidelog.storage.log_compaction import Compaction
-from tidelog.storage.retention import Leftovers, retain
+from tidelog.protocol.errors import DamagedLog, DiskFull, StorageError
+from tidelog.storage.cleaning import (
+    LOOP_MEMORY_BYTES,
+    PROCESS_MEMORY_BYTES,
+    Pace,
+    Plan,
+    dirt,
+    next_to_compact,
+)
+from tidelog.storage.compaction import Compactor
+from tidelog.storage.files import Directory
+from tidelog.storage.log_compaction import Compaction, Compacts, CompactsElsewhere
+from tidelog.storage.retention import Leftovers, remove, retain
 
 logger = logging.getLogger(__name__)
 
@@ -39,10 +50,13 @@ class UpkeepSettings:
     check_interval_ms: int = 300_000
     compaction_bytes_s: int = 64 << 20
     """Read and written in a second. Less leaves more to others and keeps logs longer."""
+    compaction_memory_bytes: int = PROCESS_MEMORY_BYTES
+    """For the keys of the log that is compacted, in the other process; what does not fit is done in several passes."""
+    compaction_enable: bool = True
 
 
 class Upkeep:
-    """The upkeep of one data directory. `run` is a task of the node; `stop` it before logs are closed."""
+    """The upkeep of all logs. `run` is a task of the node; `stop` it before logs are closed."""
 
     def __init__(
         self,
@@ -51,6 +65,7 @@ class Upkeep:
         settings: UpkeepSettings,
         *,
         save_log_starts: Callable[[], Awaitable[bool]],
+        elsewhere: CompactsElsewhere | None = None,
     ) -> None:
         self.leftovers = Leftovers()
         self.removed_segments = 0
@@ -61,6 +76,7 @@ class Upkeep:
         self._clocks = clocks
         self._settings = settings
         self._save_log_starts = save_log_starts
+        self._elsewhere = elsewhere
         self._stopping = False
         self._woken = asyncio.Event()
 
@@ -88,6 +104,8 @@ class Upkeep:
                 look_at = loop.time() + self._settings.check_interval_ms / 1000
                 await self._retain()
                 await self._compact()
+                if self._elsewhere is not None:
+                    await in_a_thread(self._elsewhere.close)
             await self._remove()
 
     # ── retention ─────────────────────────────────────────────────────────────────────────────────
@@ -101,8 +119,8 @@ class Upkeep:
                 continue
             try:
                 raised |= retain(partition.log, partition.high_watermark, self._clocks.wall_ms())
-            except DiskFull as full:
-                logger.warning("retention.refused partition=%s reason=%s", partition.name, full)
+            except (DiskFull, StorageError) as refused:
+                logger.warning("retention.refused partition=%s reason=%s", partition.name, refused)
             await asyncio.sleep(0)
         if raised and not await self._save_log_starts():
             return
@@ -114,7 +132,11 @@ class Upkeep:
         """What lies below the log's start leaves it, if that is durable; what is in use leaves it the next time."""
         log = partition.log
         if partition.offline is None and not log.is_in_use and log.log_start <= partition.saved_log_start:
-            left = self.leftovers.take(log, self._clocks.wall_ms())
+            try:
+                left = self.leftovers.take(log, self._clocks.wall_ms())
+            except StorageError as refused:
+                logger.warning("retention.refused partition=%s reason=%s", partition.name, refused)
+                return
             self.removed_segments += left
             if left:
                 logger.info(
@@ -122,15 +144,18 @@ class Upkeep:
                 )
 
     async def _remove(self) -> None:
-        while self.leftovers.remove(self._clocks.wall_ms()):  # noqa: ASYNC110 -- others have their turn
-            await asyncio.sleep(0)
+        try:
+            while due := self.leftovers.due(self._clocks.wall_ms()):
+                await in_a_thread(partial(remove, due))
+        except OSError as error:  # the next start removes them
+            logger.warning("segments.not_removed reason=%s", error)
 
     # ── compaction ────────────────────────────────────────────────────────────────────────────────
 
     async def _compact(self) -> None:
         """Every log that is worth it, the one that needs it most first."""
         tried: set[Partition] = set()
-        while not self._stopping:
+        while self._settings.compaction_enable and not self._stopping:
             now_ms = self._clocks.wall_ms()
             candidates = [
                 partition
@@ -146,13 +171,15 @@ class Upkeep:
             await self._compact_one(partition)
 
     async def _compact_one(self, partition: Partition) -> None:
-        log, loop = partition.log, asyncio.get_running_loop()
-        compaction = Compaction(log, self._replicas.data, self.leftovers)
-        pace = Pace(self._settings.compaction_bytes_s)
+        log, loop, settings = partition.log, asyncio.get_running_loop(), self._settings
+        memory, begin = self._where()
+        compaction = Compaction(log, self._replicas.data.of(partition.name), self.leftovers, begin)
+        pace = Pace(settings.compaction_bytes_s)
         try:
-            for step in compaction.steps(partition.high_watermark, self._clocks.wall_ms(), LOOP_MEMORY_BYTES):
+            for step in compaction.steps(partition.high_watermark, self._clocks.wall_ms(), memory):
                 if step is None:
-                    await asyncio.sleep(pace.pause_s(compaction.moved_bytes, loop.time()))
+                    pause_s = pace.pause_s(compaction.moved_bytes, loop.time())
+                    await asyncio.sleep(max(pause_s, compaction.pause_s))
                 else:
                     await in_a_thread(step)
                     self._replicas.flush_ended(partition)  # it may have left meanwhile
@@ -160,6 +187,9 @@ class Upkeep:
                     compaction.abort()
         except (DiskFull, StorageError) as error:
             logger.warning("compaction.refused partition=%s reason=%s", partition.name, error)
+            return
+        except DamagedLog as damage:
+            logger.error("compaction.damage partition=%s reason=%s", partition.name, damage)  # noqa: TRY400
             return
         outcome = compaction.outcome
         if outcome is not None:
@@ -171,3 +201,11 @@ class Upkeep:
                 outcome.written_bytes,
                 outcome.dropped_records,
             )
+
+    def _where(self) -> tuple[int, Callable[[Directory, Plan], Compacts]]:
+        """The memory for keys, and who does the work: another process, or steps of this loop with small tables."""
+        elsewhere, settings = self._elsewhere, self._settings
+        if elsewhere is None:
+            return min(settings.compaction_memory_bytes, LOOP_MEMORY_BYTES), Compactor
+        bytes_s = settings.compaction_bytes_s
+        return settings.compaction_memory_bytes, lambda log, plan: elsewhere.begin(log, plan, bytes_s)

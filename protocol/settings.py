@@ -166,6 +166,8 @@ _TABLE: Final = (
     _setting(BROKER, "open.segments", whole(16, _I31), 512, "How many log files are open at once.", AT_START),
     _setting(BROKER, "log.retention.check.interval.ms", whole(1, _I31), 300_000, "How often it is looked for records that have been kept long enough, and for logs to compact."),
     _setting(BROKER, "stray.delete.delay.ms", whole(0, _I63, unlimited=True), 24 * 3_600_000, "How long a log stays on the disk that the cluster does not place on the broker; -1: until an operator removes it."),
+    _setting(BROKER, "log.cleaner.enable", FLAG, "true", "Whether logs with cleanup.policy=compact are compacted."),
+    _setting(BROKER, "log.cleaner.dedupe.buffer.size", whole(1 << 20, _I31), 112 << 20, "How much memory compaction may take for keys; what does not fit takes several passes."),
     _setting(BROKER, "log.cleaner.io.max.bytes.per.second", whole(1, _I63), 64 << 20, "How much compaction reads and writes in a second."),
     _setting(BROKER, "max.connections", whole(16, _I31), 2000, "How many connections a node serves.", AT_START),
     _setting(BROKER, "metadata.log.max.record.bytes.between.snapshots", whole(1, _I63), 20 << 20, "After how many bytes of the metadata log a snapshot is taken: what a start has to replay at most.", AT_START),

@@ -12,7 +12,7 @@ What it keeps true (docs/STORAGE.md, 10.8; KAFKA-5634):
 * A record from the future does not keep its segment for ever: no record is younger than when it was appended.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
@@ -113,13 +113,16 @@ class Leftovers:
         due_ms = now_ms + log.config.file_delete_delay_ms
         self._waiting += [Leftover(due_ms, log.directory, name) for name in names]
 
-    def remove(self, now_ms: int, most: int = 16) -> int:
-        """Remove some that nobody reads any more. How many those were: call it again while there are."""
+    def due(self, now_ms: int, most: int = 16) -> list[Leftover]:
+        """Some that nobody reads any more, to be removed now. Ask again while there are."""
         due = [leftover for leftover in self._waiting if leftover.due_ms <= now_ms][:most]
         for leftover in due:
             self._waiting.remove(leftover)
-            with suppress(
-                FileNotFoundError
-            ):  # the partition's directory is gone, or the file was taken twice
-                leftover.directory.remove(leftover.name)
-        return len(due)
+        return due
+
+
+def remove(leftovers: Iterable[Leftover]) -> None:
+    """Remove these files. Large ones take their time: for a worker thread."""
+    for leftover in leftovers:
+        with suppress(FileNotFoundError):  # the partition's directory is gone, or the file was taken twice
+            leftover.directory.remove(leftover.name)

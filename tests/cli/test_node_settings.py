@@ -180,7 +180,7 @@ def test_every_field_has_the_default_that_the_table_says(config, table) -> None:
     ids=["broker", "controller"],
 )
 def test_every_setting_reaches_its_fields(config, table) -> None:  # type: ignore[no-untyped-def]
-    others = {"fast.fencing.enable": "false", "flush.mode": "group", "broker.session.timeout.ms": "12000"}
+    others = {"fast.fencing.enable": "false", "log.cleaner.enable": "false", "flush.mode": "group", "broker.session.timeout.ms": "12000"}
     for key in table:
         default = SETTINGS[key].default
         said = others.get(key) or (str(int(default) - 1) if default not in {None, "1"} else "2")

@@ -26,7 +26,7 @@ from tidelog.storage.files import Directory
 from tidelog.storage.log import Log
 from tidelog.storage.log_compaction import Compaction
 from tidelog.storage.producers import Producers
-from tidelog.storage.retention import Leftovers, retain
+from tidelog.storage.retention import Leftovers, remove, retain
 from tidelog.testing.simulation.faults import WHENS, Crash, Killed, PowerCut, When
 
 CONFIG = LogConfig(
@@ -153,7 +153,7 @@ class Compacted:
             self.node.data.write_log_starts().run()
             self.log_start = self.log.log_start
         self.leftovers.take(self.log, self.now_ms)
-        self.leftovers.remove(self.now_ms)
+        remove(self.leftovers.due(self.now_ms))
 
     def truncate(self, offset: int) -> None:
         """A leader said where the logs part."""

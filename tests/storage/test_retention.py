@@ -13,7 +13,7 @@ from tidelog.storage import retention
 from tidelog.storage.config import LogConfig
 from tidelog.storage.data_directory import DataDirectory
 from tidelog.storage.log import Log
-from tidelog.storage.retention import newest_ms, retain, wanted_log_start
+from tidelog.storage.retention import newest_ms, remove, retain, wanted_log_start
 from tidelog.testing.simulation.faults import Crash, Killed, PowerCut
 
 DAY = 24 * 3600 * 1000
@@ -102,9 +102,9 @@ def test_a_log_keeps_what_is_young_and_its_files_stay_a_little_longer() -> None:
     assert len([name for name in names if name.endswith(".deleted")]) == len(gone) > 2
     assert len([name for name in names if name.endswith(".log")]) == files - len(gone)
     life.check()
-    life.leftovers.remove(life.now_ms + 499)
+    remove(life.leftovers.due(life.now_ms + 499))
     assert len(life.leftovers) == len(gone)
-    life.leftovers.remove(life.now_ms + 500)
+    remove(life.leftovers.due(life.now_ms + 500))
     assert not [name for name in life.log.directory.names() if name.endswith(".deleted")]
 
 
@@ -113,7 +113,7 @@ def test_who_has_read_keeps_what_was_read() -> None:
     piece = life.log.read(0, 1000)
     before = bytes(piece.data)
     life.retain()
-    life.leftovers.remove(life.now_ms + 10_000)
+    remove(life.leftovers.due(life.now_ms + 10_000))
     assert bytes(piece.data) == before
 
 
