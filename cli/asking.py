@@ -31,6 +31,8 @@ from tidelog.protocol.errors import (
 )
 
 if TYPE_CHECKING:
+    import asyncio
+
     from tidelog.client import Client
     from tidelog.client.cluster import Topic
 
@@ -71,10 +73,11 @@ def ask(
     at_most_s: float = math.inf,
     rack: str = "",
     child: type | None = None,
+    loop: "Callable[[], asyncio.AbstractEventLoop] | None" = None,
 ) -> T:
     """What `work` returns, given a client that is connected. `--timeout` wins over `timeout_s`; nothing over `at_most_s`.
 
-    `child`: whose settings `-X` may name as well.
+    `child`: whose settings `-X` may name as well. `loop`: what makes the event loop, if not asyncio.
     """
     # Imported here, as in the functions below, because a help page must not pay for it.
     import asyncio  # noqa: PLC0415
@@ -83,9 +86,10 @@ def ask(
     where = [str(address) for address in bootstrap(ctx)]
     settings = settings_of(ctx, None, child)
     try:
-        return asyncio.run(
-            _ask(where, work, min(timeout_ms(ctx, timeout_s), at_most_s * 1000), settings, rack)
-        )
+        with asyncio.Runner(loop_factory=loop) as runner:
+            return runner.run(
+                _ask(where, work, min(timeout_ms(ctx, timeout_s), at_most_s * 1000), settings, rack)
+            )
     except TidelogError as error:
         raise failure(error) from error
 
