@@ -1,0 +1,144 @@
+"""What `flush.mode` promises, told from the outside: every end of a broker, and what it costs (D6, D7, D12; ADR 73).
+
+A topic is `async` or `group` for good: so a log of a `group` topic was written in `group` from its first byte on, and
+after the end of a machine nothing else has to be known of it.
+"""
+
+import pytest
+
+from tests.simulation.directed import Town
+from tidelog.protocol.messages import AlterConfigs, AlterConfigsReply, ConfigAlter, ResourceAlter
+from tidelog.protocol.types import NO_BROKER
+from tidelog.storage.crashes import CrashKind
+from tidelog.testing.simulation.world import World
+
+
+def start_all(town: Town) -> None:
+    for number in town.cluster.hosts:
+        town.cluster.start(number)
+    town.cluster.until(lambda: all_serve(town), 30)
+
+
+def all_serve(town: Town) -> bool:
+    return all(serves(town, number) for number in town.cluster.hosts)
+
+
+def serves(town: Town, number: int) -> bool:
+    node = town.cluster.brokers.get(number)
+    return node is not None and node.serving
+
+
+def cut_all_power(town: Town) -> None:
+    for host in town.cluster.hosts.values():
+        host.power_cut()
+
+
+# ── the loss of power ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_in_group_the_loss_of_all_power_at_any_moment_takes_nothing_that_was_acknowledged(seed: int) -> None:
+    with World(100 + seed).running() as world:
+        town = Town(world, flush_mode="group")
+        for _ in range(3):
+            for host in town.cluster.hosts.values():
+                host.slow_disk((50, 100))  # what is acknowledged before its flush is lost for certain
+            town.produce(20)
+            town.cluster.pass_time(world.rng.uniform(0, 0.1))
+            cut_all_power(town)
+            for host in town.cluster.hosts.values():
+                host.slow_disk((0.02, 5))
+            start_all(town)
+            town.converge(60)
+            assert list(dict.fromkeys(town.read())) == town.sent
+
+
+def test_in_async_the_loss_of_all_power_leaves_no_leader_rather_than_one_that_lacks_something(
+    world: World,
+) -> None:
+    town = Town(world)
+    town.produce(20)
+    cut_all_power(town)
+    start_all(town)
+    town.cluster.pass_time(10)
+    for broker in town.cluster.brokers.values():
+        state = broker.observer.image.partitions[town.place]
+        assert (state.leader, broker.worst_end) == (NO_BROKER, CrashKind.HOST)
+
+
+def test_in_async_what_was_lost_on_one_machine_the_others_have(world: World) -> None:
+    town = Town(world)
+    town.produce(50)
+    for number in list(town.cluster.hosts):
+        town.cluster.hosts[number].power_cut()
+        town.cluster.until(lambda number=number: town.leader() not in {None, number}, 20)  # type: ignore[misc]
+        town.produce(10)
+        town.cluster.start(number)
+        town.converge(60)
+        assert list(dict.fromkeys(town.read())) == town.sent
+
+
+# ── every end is known for what it was ────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("mode", ["async", "group"])
+@pytest.mark.parametrize(
+    ("end", "kind"), [("kill", CrashKind.PROCESS), ("power_cut", CrashKind.HOST), ("halt", CrashKind.PROCESS)]
+)
+def test_a_broker_that_comes_back_says_how_it_ended(
+    world: World, mode: str, end: str, kind: CrashKind
+) -> None:
+    town = Town(world, flush_mode=mode)
+    town.produce(20)
+    number = town.others()[0]
+    host = town.cluster.hosts[number]
+    if end == "halt":
+        host.disk.fail_flush(suffix=".log")
+        town.produce(20)
+        town.cluster.until(lambda: not host.alive, 60)
+    else:
+        getattr(host, end)()
+    town.cluster.until(lambda: not host.alive, 10)
+    town.cluster.start(number)
+    town.cluster.until(lambda: serves(town, number), 30)
+    assert town.cluster.brokers[number].worst_end is kind
+    town.converge(60)
+    assert list(dict.fromkeys(town.read())) == town.sent
+
+
+@pytest.mark.parametrize("mode", ["async", "group"])
+def test_a_flush_that_fails_ends_the_leaders_process_and_loses_nothing(world: World, mode: str) -> None:
+    """The pages look right afterwards and are not on the disk: only a recovery that writes them again is believed."""
+    town = Town(world, flush_mode=mode)
+    town.produce(30)
+    leader = town.leader() or 0
+    host = town.cluster.hosts[leader]
+    host.disk.fail_flush(suffix=".log")
+    town.produce(20)
+    town.cluster.until(lambda: not host.alive, 60)
+    town.cluster.until(lambda: town.leader() not in {None, leader}, 20)
+    town.produce(20)
+    town.cluster.start(leader)
+    town.converge(60)
+    if mode == "group":
+        cut_all_power(town)
+        start_all(town)
+        town.converge(60)
+    assert list(dict.fromkeys(town.read())) == town.sent
+
+
+# ── a topic keeps its mode ────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("mode", "other"), [("async", "group"), ("group", "async")])
+def test_the_mode_of_a_topic_is_decided_when_it_is_made(world: World, mode: str, other: str) -> None:
+    town = Town(world, flush_mode=mode)
+    town.produce(10)
+    asked = ResourceAlter("topic", "orders", (ConfigAlter("flush.mode", other),))
+    reply, _ = town.do(lambda client: client.ask(town.address(1), AlterConfigs((asked,))))
+    assert isinstance(reply, AlterConfigsReply)
+    told = reply.resources[0].message or ""
+    assert f"orders was made with flush.mode={mode}, and only that is accepted" in told
+    assert "\n" not in told
+    for broker in town.cluster.brokers.values():
+        assert broker.observer.image.partitions[town.place].flush_group is (mode == "group")
