@@ -271,6 +271,11 @@ class Replicas:
         broken = [place for place, partition in self.partitions.items() if partition.offline is not None]
         return broken + [place for place, missing in self.missing.items() if not missing.soon]
 
+    @property
+    def low_space(self) -> bool:
+        """Whether anything here is in a directory that records are refused for."""
+        return any(partition.room.low for partition in self.partitions.values())
+
     def unwritable(self) -> list[Place]:
         """What it leads and has no room for, where somebody else is in sync and may have."""
         return [

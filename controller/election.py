@@ -3,8 +3,10 @@
     target_isr ──► complete the reassignment if it can be ──► elr, last_known_elr ──► leader ──► PartitionState
 
     fence, register, offline    change(p, isr - {broker})       the broker is not elected, whatever the image says
+    damaged                     change(p, isr - {broker})       in a new leader epoch, where somebody else can lead
     unfence                     change(p, isr)                  of leaderless partitions that it may lead again
     shut down                   change(p, isr - {broker})       where somebody else is in sync
+    low on space                change(p, isr)                  where somebody else is in sync and has room
     a leader's proposal         change(p, proposed isr)         (`alterations`)
     min.insync.replicas         change(p, isr, min_isr=...)
     by an operator              change(p, isr, preferred=True), elect_unclean
@@ -21,7 +23,7 @@ What it keeps true (I-3, I-4, I-18, I-23, I-54), beyond what `image.flaw_of` say
 Functions, and nothing else: they are given an image and answer facts; nothing changes until those are committed.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
@@ -34,7 +36,7 @@ from tidelog.protocol.errors import (
     InvalidReplicaAssignment,
     PreferredLeaderNotAvailable,
 )
-from tidelog.protocol.types import NO_BROKER, BrokerId, TopicId
+from tidelog.protocol.types import NO_BROKER, BrokerId, Epoch, TopicId
 
 Alive: TypeAlias = Callable[[BrokerId], bool]
 """Registered, not fenced, not shutting down, and able to serve its replica."""
@@ -229,9 +231,21 @@ def change_in(
     preferred: bool = False,
     recovered: bool = False,
 ) -> PartitionState:
-    """`change`; where replicas are coming and going, with the min_isr that the new number of them allows."""
+    """`change`; where replicas are coming and going, with the min_isr that the new number of them allows.
+
+    Who is elected has room for records, unless nobody has who could be (ADR 103).
+    """
     min_isr = configured_min_isr(image, p) if p.adding or p.removing else None
-    return change(p, target_isr, alive, loss=loss, preferred=preferred, min_isr=min_isr, recovered=recovered)
+    target = tuple(target_isr)
+
+    def then(alive: Alive) -> PartitionState:
+        return change(p, target, alive, loss=loss, preferred=preferred, min_isr=min_isr, recovered=recovered)
+
+    if not all(map(image.has_room, p.replicas)):
+        best = then(lambda r: alive(r) and (r == p.leader or image.has_room(r)))
+        if alive(best.leader):
+            return best
+    return then(alive)
 
 
 def configured_min_isr(image: Image, p: PartitionState) -> int:
@@ -348,6 +362,52 @@ def go_offline(image: Image, broker: BrokerId, offline: Iterable[Place]) -> list
     return [*facts, _changed(image, broker, fenced=known.fenced, more_offline=new)]
 
 
+def relieve_damaged(image: Image, broker: BrokerId, damaged: Mapping[Place, Epoch]) -> list[Fact]:
+    """The next step with replicas whose logs are damaged, as of these leader epochs (ADR 105); nothing: it is known.
+
+    Where somebody else can lead, the broker has lost something, and a new leader epoch says so to everybody: what it
+    told before, to whoever leads, counts for nothing any more. Where nobody can, it goes on as it is.
+    """
+    facts: list[Fact] = []
+    alone: set[Place] = set()
+    for place in sorted(damaged):
+        p = image.partitions.get(place)
+        if p is None or broker not in p.replicas or p.leader_epoch != damaged[place]:
+            continue  # it speaks of another moment, and will say so again
+        alive = alive_for(image, place, but=broker)
+        then = change_in(image, p, (r for r in p.isr if r != broker), alive, loss=Loss(broker))
+        if then.leader == NO_BROKER:
+            alone.add(place)
+        elif len(facts) < STEP:
+            epochs = {"leader_epoch": p.leader_epoch + 1, "partition_epoch": p.partition_epoch + 1}
+            facts.append(replace(then, **epochs).changed())
+    known = image.brokers[broker]
+    if not facts and alone != known.damaged:
+        facts.append(_changed(image, broker, fenced=known.fenced, damaged=alone))
+    return facts
+
+
+def say_low_space(image: Image, broker: BrokerId, *, low_space: bool) -> list[Fact]:
+    """It refuses records for want of room, or takes them again."""
+    known = image.brokers[broker]
+    if known.low_space == low_space:
+        return []
+    return [_changed(image, broker, fenced=known.fenced, low_space=low_space)]
+
+
+def hand_over(image: Image, broker: BrokerId, places: Iterable[Place]) -> list[Fact]:
+    """The next step of letting others lead what it has no room for, where one is in sync who has; it stays in sync."""
+    facts: list[Fact] = []
+    for p in [image.partitions[place] for place in places if place in image.partitions]:
+        alive = alive_for(image, p.place, but=broker)
+        able = {r for r in p.isr if alive(r) and image.has_room(r)}
+        if p.leader == broker and able:
+            facts += _facts(p, change_in(image, p, p.isr, able.__contains__))
+        if len(facts) == STEP:
+            break
+    return facts
+
+
 def _changed(
     image: Image,
     broker: BrokerId,
@@ -355,6 +415,8 @@ def _changed(
     fenced: bool,
     shutting_down: bool | None = None,
     more_offline: Sequence[Place] = (),
+    damaged: Iterable[Place] | None = None,
+    low_space: bool | None = None,
 ) -> BrokerChanged:
     known = image.brokers[broker]
     return BrokerChanged(
@@ -363,6 +425,8 @@ def _changed(
         fenced,
         known.shutting_down if shutting_down is None else shutting_down,
         tuple(sorted({*known.offline, *more_offline})),
+        known.low_space if low_space is None else low_space,
+        tuple(sorted(known.damaged if damaged is None else damaged)),
     )
 
 
@@ -392,7 +456,9 @@ def elect_preferred(image: Image, place: Place) -> list[Fact]:
         raise ElectionNotNeeded(f"broker {p.leader} leads already")
     then = change_in(image, p, p.isr, alive_for(image, place), preferred=True)
     if then.leader != p.replicas[0]:
-        raise PreferredLeaderNotAvailable(f"broker {p.replicas[0]} is not alive and in sync {list(p.isr)}")
+        raise PreferredLeaderNotAvailable(
+            f"broker {p.replicas[0]} is not alive, in sync {list(p.isr)}, and with room"
+        )
     return _facts(p, then)
 
 

@@ -128,6 +128,12 @@ class BrokerChanged(Fact, frozen=True, tag=3):
     offline: tuple[Place, ...] = ()
     """Replicas that it has and cannot serve, because their disk or their log is not to be trusted."""
 
+    low_space: Flag = False
+    """Whether it refuses records for want of room: others lead where they can."""
+
+    damaged: tuple[Place, ...] = ()
+    """Replicas whose log is damaged, and on which the cluster has to count all the same: nobody else is in sync."""
+
 
 class BrokerUnregistered(Fact, frozen=True, tag=4):
     """A broker is not part of the cluster any more."""

@@ -128,6 +128,10 @@ class BrokerState:
     """It leads only where nobody else can, and joins no ISR."""
     offline: frozenset[Place] = frozenset()
     """Replicas that it cannot serve."""
+    low_space: bool = False
+    """It refuses records for want of room: others are preferred."""
+    damaged: frozenset[Place] = frozenset()
+    """Replicas that are damaged, and nobody else is in sync (ADR 105)."""
     start: int = 0
     """Which start of a process on its disk this is; an earlier one is never registered after it (ADR 74)."""
     listeners: tuple[ListenerEndpoint, ...] = ()
@@ -292,6 +296,10 @@ class Image:
         """Whether it is alive and its replica of that partition can be served (the specification's `alive`)."""
         return self.live_epoch(broker) is not None and place not in self.brokers[broker].offline
 
+    def has_room(self, broker: BrokerId) -> bool:
+        """Whether it takes records, for all that is known: who does not is elected and placed last (ADR 103)."""
+        return broker not in self.brokers or not self.brokers[broker].low_space
+
     def partitions_of(self, topic_id: TopicId) -> list[PartitionState]:
         """A topic's partitions in order."""
         topic = self.topics.get(topic_id)
@@ -361,8 +369,8 @@ class Image:
             facts.append(VotersNamed(self.voters))
         for broker in sorted(self.brokers.values(), key=lambda broker: broker.epoch):
             facts.append(_registration(broker))
-            if not broker.fenced or broker.shutting_down or broker.offline:
-                facts.append(_change(broker))
+            if (change := _change(broker)) != BrokerChanged(broker.id, broker.epoch, fenced=True):
+                facts.append(change)
         for topic_id in sorted(self.topics):
             facts.append(TopicCreated(topic_id, self.topics[topic_id].name))
             facts += [state.created() for state in self.partitions_of(topic_id)]
@@ -404,7 +412,12 @@ class Image:
         if fact.fenced:
             self._require_in_no_isr(fact.broker_id, fact)
         self.brokers[fact.broker_id] = replace(
-            before, fenced=fact.fenced, shutting_down=fact.shutting_down, offline=frozenset(fact.offline)
+            before,
+            fenced=fact.fenced,
+            shutting_down=fact.shutting_down,
+            offline=frozenset(fact.offline),
+            damaged=frozenset(fact.damaged),
+            low_space=fact.low_space,
         )
         self._seen.brokers.append(fact.broker_id)
 
@@ -573,8 +586,9 @@ def _registration(broker: BrokerState) -> BrokerRegistered:
 
 
 def _change(broker: BrokerState) -> BrokerChanged:
-    offline = tuple(sorted(broker.offline))
-    return BrokerChanged(broker.id, broker.epoch, broker.fenced, broker.shutting_down, offline)
+    offline, damaged = tuple(sorted(broker.offline)), tuple(sorted(broker.damaged))
+    said = broker.fenced, broker.shutting_down, offline, broker.low_space, damaged
+    return BrokerChanged(broker.id, broker.epoch, *said)
 
 
 def _different(before: Mapping[K, object], after: Mapping[K, object]) -> list[K]:

@@ -29,10 +29,13 @@ from tidelog.controller.election import (
     begin_shutdown,
     fence,
     go_offline,
+    hand_over,
     lead_again,
     leave,
     leaving,
     relieve,
+    relieve_damaged,
+    say_low_space,
     unfence,
 )
 from tidelog.controller.facts import BrokerChanged, BrokerRegistered, Fact, PartitionFact, Place, TopicRemoved
@@ -312,7 +315,12 @@ def beat(image: Image, sessions: Sessions, request: BrokerHeartbeat, now_ms: int
     """A broker is alive, and says what it wants; `Sessions.heard` was called before."""
     broker = request.broker_id
     known = check_broker(image, broker, request.broker_epoch)
+    if said := say_low_space(image, broker, low_space=request.low_space):
+        return Beat(said, fenced=known.fenced, goes_on=True)
     offline = go_offline(image, broker, [(entry.topic_id, entry.index) for entry in request.offline])
+    offline = offline or relieve_damaged(
+        image, broker, {(entry.topic_id, entry.index): entry.leader_epoch for entry in request.damaged}
+    )
     if known.fenced:
         return _beat_of_a_fenced(image, request, offline)
     if offline:
@@ -321,6 +329,9 @@ def beat(image: Image, sessions: Sessions, request: BrokerHeartbeat, now_ms: int
         return _fence(image, broker)
     if request.want_shutdown:
         return _shut_down(image, sessions, known, now_ms)
+    unwritable = ((entry.topic_id, entry.index) for entry in request.unwritable)
+    if request.unwritable and (moved := hand_over(image, broker, unwritable)):
+        return Beat(moved, fenced=False, goes_on=True)
     if not known.shutting_down and (again := lead_again(image, broker)):
         return Beat(again, fenced=False, goes_on=True)
     # Another controller has begun the shutdown: this one has to remember since when.

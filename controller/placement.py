@@ -13,6 +13,7 @@ What it keeps true:
   racks are of one size and everybody lives, brokers differ by at most one in replicas, and by at most one in
   partitions that they are the first of: over all partitions of a topic, however many are added later, as long as
   the same brokers and equally seeded randomness are handed in.
+* Who is low on space gets new ones last, and nothing is moved there while anybody else could take it.
 * Nothing is moved to who is not alive, and nothing from who is fenced unless it is drained: it may come back.
 * Nothing moves without need. A replica moves from the fuller to the emptier broker, directly if it can, and only
   if the two differ by more than one; whoever is not replaced keeps its place in the order.
@@ -103,7 +104,9 @@ def _usable(brokers: Iterable[BrokerState], factor: int) -> list[BrokerState]:
             f"{factor} replicas were asked for, none are possible until one of the brokers "
             f"{[broker.id for broker in usable]} is alive, to lead: all of them are fenced; {there}"
         )
-    return usable
+    roomy = [broker for broker in usable if not broker.low_space]
+    enough = len(roomy) >= factor and not all(broker.fenced for broker in roomy)
+    return roomy if enough else usable
 
 
 class _Turns:
@@ -296,6 +299,7 @@ def _replacements(image: Image, p: PartitionState, broker: BrokerId, takers: Ite
     others = [r for r in goal(p) if r != broker]
     crowd = Counter(rack_of(image, r) for r in others)
     able = [b for b in takers if b not in others and image.can_lead(b, p.place)]
+    able = [b for b in able if image.has_room(b)] or able
     least = min((crowd[rack_of(image, b)] for b in able), default=0)
     return tuple(b for b in able if crowd[rack_of(image, b)] == least)
 
@@ -428,7 +432,10 @@ class _Layout:
         return sum(racks[r] == rack for r in self._replicas[place])
 
     def _able(self, place: Place, broker: BrokerId) -> bool:
-        return broker not in self._replicas[place] and self._image.can_lead(broker, place)
+        image = self._image
+        return (
+            broker not in self._replicas[place] and image.can_lead(broker, place) and image.has_room(broker)
+        )
 
     def _out_of_a_crowded_rack(self, place: Place) -> _Step | None:
         crowd = Counter(self._racks[r] for r in self._replicas[place])

@@ -7,8 +7,8 @@ broker stops, others lead in its place, and go on when it is back: until this mo
 
 What it keeps true (DECISIONS 27; KAFKA-10149):
 
-* Only leaders change, and only to the first replica, if that is alive and in sync: no ISR, no replica, and nothing
-  for who is dead or behind. A reassignment that runs goes on.
+* Only leaders change, and only to the first replica, if that is alive, in sync and has room: no ISR, no replica, and
+  nothing for who is dead or behind. A reassignment that runs goes on.
 * A broker is left alone while its share of partitions that others lead is at most
   `leader.imbalance.per.broker.percentage`; once it passes, it gets back all that it can have.
 * In a batch are the first of them by topic and number, so the same image gives the same facts; where nothing can be
@@ -91,4 +91,6 @@ def rebalance(image: Image, brokers: Collection[BrokerId], most: int = PARTITION
 def _returnable(image: Image, p: PartitionState) -> bool:
     first = p.replicas[0]
     # Who is on its way out would not stay the leader if the election ends the reassignment.
+    if not image.has_room(first):
+        return False
     return p.leader != first and first in p.isr and first not in p.removing and image.can_lead(first, p.place)

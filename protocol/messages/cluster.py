@@ -152,6 +152,19 @@ class BrokerHeartbeatReply(Reply, frozen=True, tag=98):
     """Whether it may serve for longer than before: not until it has read which leadership was taken from it."""
 
 
+class DamagedReplica(Entry, frozen=True):
+    """A replica whose log is not what was written."""
+
+    topic_id: TopicId
+    """The topic."""
+
+    index: Index
+    """The partition."""
+
+    leader_epoch: Epoch
+    """The newest that the replica knows: said of an older one, it is no news."""
+
+
 class BrokerHeartbeat(Request, frozen=True, tag=98):
     """A broker is alive, and says what it wants."""
 
@@ -177,6 +190,15 @@ class BrokerHeartbeat(Request, frozen=True, tag=98):
 
     offline: Annotated[tuple[PartitionIndex, ...], ENTRIES] = ()
     """Replicas here that cannot be served: all of them, every time."""
+
+    low_space: Flag = False
+    """Whether a data directory has less free space than records are taken with. Prefer others for what is new."""
+
+    unwritable: Annotated[tuple[PartitionIndex, ...], ENTRIES] = ()
+    """Partitions led here that records are refused for, for want of room, and that others are in sync with: let one lead."""
+
+    damaged: Annotated[tuple[DamagedReplica, ...], ENTRIES] = ()
+    """Replicas here whose logs are damaged: all of them, every time, until the cluster counts on others."""
 
 
 class AllocateProducerIdsReply(Reply, frozen=True, tag=99):

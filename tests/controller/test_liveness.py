@@ -1,11 +1,11 @@
 """Registration, heartbeats and fencing (design 4.3 to 4.6; DECISIONS 2, 4; I-18, I-51, I-52)."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.controller.book import CLUSTER, TOPIC, Book, ids, named, partition
 from tests.controller.planted import Bug, fails, planted
