@@ -133,7 +133,7 @@ _TABLE: Final = (
     _setting(TOPIC, MIN_ISR, whole(1, _I31), 2, "How many replicas must have a record before it counts; at most as many as there are."),
     _setting(TOPIC, UNCLEAN, FLAG, "false", "Whether a partition may lose committed records to have a leader again: as unclean.recovery=aggressive."),
     _setting(TOPIC, UNCLEAN_RECOVERY, one_of("none", "balanced", "aggressive"), "none", "What is done without an operator when nobody who has every committed record can lead: nothing, ask the last who had, or ask who is there."),
-    _setting(TOPIC, FLUSH_MODE, one_of("async", "group"), "async", "Whether a record counts when replicas have it in memory, or on stable storage: that survives the loss of power everywhere."),
+    _setting(TOPIC, FLUSH_MODE, one_of("async", "group"), "async", "Whether a record counts when replicas have it in memory, or on stable storage: that survives the loss of power everywhere. A topic keeps what it was made with."),
     _setting(TOPIC, CLEANUP_POLICY, some_of("delete", "compact"), "delete", "Whether old records are deleted, or all but the newest of each key, or both."),
     _setting(TOPIC, "retention.ms", whole(0, _I63, unlimited=True), 7 * 24 * 3_600_000, "How old records become before they are deleted."),
     _setting(TOPIC, "retention.bytes", whole(0, _I63, unlimited=True), -1, "How large a partition becomes before its oldest records are deleted."),
