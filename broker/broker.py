@@ -44,6 +44,7 @@ from tidelog.broker.requests.produce import produce
 from tidelog.broker.requests.producer_ids import init_producer_id
 from tidelog.broker.requests.topics import HANDED_ON, hand_on
 from tidelog.broker.strays import Strays
+from tidelog.broker.scrubbing import Scrubbing
 from tidelog.broker.tally import Tally
 from tidelog.broker.upkeep import Upkeep
 from tidelog.controller.facts import METADATA, METADATA_TOPIC_ID
@@ -123,6 +124,8 @@ class Broker:
         self._crash_kind = 0
         """How the processes before this one have ended at worst; once this one is registered, its marker begins anew."""
         self._upkeep: Upkeep
+        self.scrubbing: Scrubbing
+        """Once it serves."""
         self._log_settings: LogSettings
         self._flushing: asyncio.Task[None] | None = None
         """The task that flushes, once there are replicas."""
@@ -341,6 +344,14 @@ class Broker:
             save_log_starts=self._flusher.save_log_starts,
             elsewhere=self._env.compacts_elsewhere,
         )
+        self.scrubbing = Scrubbing(
+            self.replicas,
+            self._clocks,
+            config.scrub,
+            self._env.rng,
+            tell_controller=self._membership.beat,
+            mended=self._adopted,
+        )
         self._proposer = Proposer(
             self.replicas,
             self._clocks,
@@ -420,12 +431,14 @@ class Broker:
             now = live(self.config, image.configs)
             self._flusher.reconfigure(now.flush)
             self._upkeep.reconfigure(now.upkeep)
+            self.scrubbing.reconfigure(now.scrub)
         if changes.brokers:
             replicas.image_changed(now_ms)
         for place in changed:
             if (partition := replicas.partitions.get(place)) is not None:
                 self._hosted(partition)
         self._adopted()
+        self.scrubbing.adopted()
         self.groups.adopt(changes)
 
     def _adopted(self) -> None:
@@ -479,6 +492,8 @@ class Broker:
             self._maker.run(self.replicas, self._clocks),
             self.groups.run(),
             Forgetting(self.replicas, self._clocks).run(),
+            self.scrubbing.run(),
+            self.scrubbing.mend(),
             self.strays.run(),
         ]
 

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from tidelog.broker.fetcher import FetchSettings
 from tidelog.broker.flusher import FlushSettings
 from tidelog.broker.groups.settings import GroupSettings
+from tidelog.broker.scrubbing import ScrubSettings
 from tidelog.broker.upkeep import UpkeepSettings
 from tidelog.controller.snapshots import SnapshotConfig
 from tidelog.protocol.errors import InvalidConfig
@@ -73,6 +74,7 @@ class BrokerConfig:
     fetch: FetchSettings = field(default_factory=FetchSettings)
     flush: FlushSettings = field(default_factory=FlushSettings)
     upkeep: UpkeepSettings = field(default_factory=UpkeepSettings)
+    scrub: ScrubSettings = field(default_factory=ScrubSettings)
     groups: GroupSettings = field(default_factory=GroupSettings)
     log: LogConfig = field(default_factory=LogConfig)
     snapshots: SnapshotConfig = field(default_factory=SnapshotConfig)
@@ -124,6 +126,9 @@ FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "log.cleaner.enable": ("upkeep.compaction_enable",),
     "log.cleaner.io.max.bytes.per.second": ("upkeep.compaction_bytes_s",),
     "log.retention.check.interval.ms": ("upkeep.check_interval_ms",),
+    "log.scrubber.enable": ("scrub.enable",),
+    "log.scrubber.interval.ms": ("scrub.interval_ms",),
+    "log.scrubber.io.max.bytes.per.second": ("scrub.bytes_s",),
     "max.connections": ("limits.max_connections",),
     "max.message.bytes": ("log.max_message_bytes",),
     "metadata.log.max.record.bytes.between.snapshots": (

@@ -14,14 +14,15 @@ What it keeps true (I-3, I-4):
 """
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Final
 
+from tidelog.controller.image import PartitionState
 from tidelog.protocol.errors import DamagedLog
 from tidelog.protocol.types import NO_BROKER, BrokerId, Epoch, Offset
 from tidelog.storage.log import Log
 
-if TYPE_CHECKING:
-    from tidelog.broker.partition import Partition
+_AT_ONCE: Final = 8
+"""Segments that are cut off in one step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +52,17 @@ def with_damage(known: Damage | None, log: Log, leader_epoch: Epoch, found: Dama
     )
 
 
-def may_be_cut(partition: "Partition", me: BrokerId) -> bool:
-    """Whether nothing is counted on this replica, as far as it knows, nor on what it has ever told."""
-    damage, state = partition.damage, partition.state
+def step_of_cut(damage: Damage, log: Log) -> Offset:
+    """Where to cut next on the way to the damaged segment: removing thousands of files at once would hold others up."""
+    segments = log.segments
+    return max(damage.base_offset, segments[max(len(segments) - _AT_ONCE, 0)].base_offset)
+
+
+def may_be_cut(damage: Damage | None, state: PartitionState | None, me: BrokerId) -> bool:
+    """Whether nothing is counted on my replica, as of the newest state that I know, nor on what I have ever told."""
     return (
         damage is not None
         and state is not None
-        and partition.offline is None
         and state.leader_epoch > damage.leader_epoch
         and state.leader not in {me, NO_BROKER}
         and me not in state.isr
@@ -65,7 +70,6 @@ def may_be_cut(partition: "Partition", me: BrokerId) -> bool:
     )
 
 
-def is_gone(partition: "Partition") -> bool:
+def is_gone(damage: Damage, log: Log) -> bool:
     """Whether what was damaged is no part of the log any more: it was deleted."""
-    damage = partition.damage
-    return damage is not None and partition.log.log_start >= damage.end_offset
+    return log.log_start >= damage.end_offset

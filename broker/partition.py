@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
-from tidelog.broker.damage import Damage, with_damage
+from tidelog.broker.damage import Damage, step_of_cut, with_damage
 from tidelog.broker.leadership import Leadership, Surroundings
 from tidelog.controller.image import PartitionState
 from tidelog.protocol.batch import CODEC_BITS, HEADER_SIZE, LOG_APPEND_TIME, TRANSACTIONAL, read_header
@@ -237,21 +237,29 @@ class Partition:
     def found_damage(self, found: DamagedLog) -> None:
         """Bytes of the log are not what was written: from now on nothing more is fetched for it (ADR 105)."""
         if self.offline is None:
-            self.damage = with_damage(self.damage, self.log, self.leader_epoch, found)
-            self.tell_damage()
+            before = self.damage
+            self.damage = with_damage(before, self.log, self.leader_epoch, found)
+            if self.damage != before:
+                self.tell_damage()
 
-    def cut_damaged(self, wall_ms: int) -> None:
-        """Give up all from the damaged segment on; only where nobody counts on it (`damage.may_be_cut`)."""
+    def cut_damaged(self, wall_ms: int) -> bool:
+        """Give up all from the damaged segment on, a few segments at a time; whether that is done.
+
+        Only where nobody counts on it any more (`damage.may_be_cut`).
+        """
         assert self.damage is not None, self
         assert self.leadership is None, self
-        offset = self.damage.base_offset
+        offset = step_of_cut(self.damage, self.log)
         if offset > self.log.log_start:
             self.log.truncate_to(offset, wall_ms)
         else:
             self._begin_at(self.log.log_start)
         self._follower_hwm = min(self._follower_hwm, self.log.end_offset)
+        if offset > self.damage.base_offset:
+            return False
         self.damage = None
         self.repairs += 1
+        return True
 
     # ── leading ───────────────────────────────────────────────────────────────────────────────────
 

@@ -296,7 +296,7 @@ class Replicas:
             for place, partition in self.partitions.items()
             if partition.damage is not None
             and partition.offline is None
-            and not may_be_cut(partition, self.around.me)
+            and not may_be_cut(partition.damage, partition.state, self.around.me)
         }
 
     def image_changed(self, now_ms: int) -> None:

@@ -16,7 +16,7 @@ from random import Random
 from typing import Final, NamedTuple, TypeVar
 
 from tidelog.protocol.batch import HEADER_SIZE, check_body, read_header
-from tidelog.protocol.errors import CorruptMessage, UnsupportedFormat
+from tidelog.protocol.errors import CorruptMessage, DamagedLog, UnsupportedFormat
 from tidelog.protocol.types import Offset
 from tidelog.storage.config import MAX_BATCH_BYTES
 from tidelog.storage.scan import BATCHES_PER_STEP, SLICE
@@ -38,7 +38,7 @@ class Wanted(NamedTuple):
 class Scrub:
     """The look at one segment, up to where it ended when the look began."""
 
-    __slots__ = ("_epoch", "_expected", "_missing", "next_offset", "position", "problem", "size")
+    __slots__ = ("_base", "_epoch", "_expected", "_missing", "next_offset", "position", "problem", "size")
 
     def __init__(self, segment: Segment) -> None:
         self.size = segment.size
@@ -47,7 +47,7 @@ class Scrub:
         """All before it is whole."""
         self.problem: CorruptMessage | UnsupportedFormat | None = None
         """What is wrong at `position`."""
-        self._expected: Offset = segment.base_offset
+        self._base = self._expected = segment.base_offset
         self._epoch = 0
         self._missing = 0
         """How long the next batch is said to be, where a piece ended within it."""
@@ -59,6 +59,10 @@ class Scrub:
         if self.problem is not None or not left:
             return None
         return Wanted(self.position, min(left, max(SLICE, self._missing)))
+
+    def damage(self, where: str) -> DamagedLog:
+        """What is wrong, as readers of that file are told."""
+        return DamagedLog(f"{where} at byte {self.position} of {self.size}: {self.problem}", self._base)
 
     def check(self, piece: bytes) -> Iterator[None]:
         """Check the whole batches in what was `wanted`; yields now and then."""

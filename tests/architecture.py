@@ -50,6 +50,7 @@ NODES: Final = frozenset(
         "broker/log_maker.py",
         "broker/membership.py",
         "broker/proposer.py",
+        "broker/scrubbing.py",
         "broker/strays.py",
         "broker/upkeep.py",
         "controller/archive.py",

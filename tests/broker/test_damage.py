@@ -114,7 +114,6 @@ def test_what_is_offline_has_nothing_to_say_of_damage(node: Node) -> None:
     partition = found(node, 9)
     partition.go_offline("planted")
     assert node.replicas.damaged() == {}
-    assert not may_be_cut(partition, ME)
 
 
 # ── when it may be cut ────────────────────────────────────────────────────────────────────────────────
@@ -134,21 +133,21 @@ def test_what_is_offline_has_nothing_to_say_of_damage(node: Node) -> None:
 def test_it_may_be_cut_when_nothing_is_counted_on_it(node: Node, state: dict[str, Any], *, may: bool) -> None:
     partition = found(node, 9)
     node.follow(**state)
-    assert may_be_cut(partition, ME) is may
+    assert may_be_cut(partition.damage, partition.state, ME) is may
     assert node.replicas.damaged() == ({} if may else {PLACE: partition.leader_epoch})
 
 
 def test_damage_that_is_found_in_the_newer_leadership_needs_a_newer_one_still(node: Node) -> None:
     node.follow(2, isr=(2, 3))
     partition = found(node, 9)
-    assert not may_be_cut(partition, ME)
+    assert not may_be_cut(partition.damage, partition.state, ME)
     node.follow(2)
-    assert may_be_cut(partition, ME)
+    assert may_be_cut(partition.damage, partition.state, ME)
 
 
 def test_a_log_that_is_whole_is_not_cut(node: Node) -> None:
     node.follow(2, isr=(2, 3))
-    assert not may_be_cut(node.partition, ME)
+    assert not may_be_cut(None, node.partition.state, ME)
 
 
 # ── cut ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -157,7 +156,7 @@ def test_a_log_that_is_whole_is_not_cut(node: Node) -> None:
 def test_it_is_cut_at_the_damaged_segment_and_fetches_from_there(node: Node) -> None:
     partition = found(node, 9)
     node.follow(2, isr=(2, 3))
-    partition.cut_damaged(0)
+    assert partition.cut_damaged(0)
     assert (partition.log.end_offset, partition.high_watermark, partition.damage, partition.repairs) == (
         8,
         8,
@@ -194,7 +193,23 @@ def test_a_cut_that_meets_older_damage_leaves_all_as_it_was(node: Node) -> None:
 
 def test_damage_below_the_logs_start_is_no_damage_any_more(node: Node) -> None:
     partition = found(node, 9)
+    assert partition.damage is not None
     partition.log.raise_log_start(11)
-    assert not is_gone(partition)
+    assert not is_gone(partition.damage, partition.log)
     partition.log.raise_log_start(12)
-    assert is_gone(partition)
+    assert is_gone(partition.damage, partition.log)
+
+
+def test_a_long_log_is_cut_in_steps_and_fetched_again_when_it_is_done(node: Node) -> None:
+    partition = node.partition
+    for offset in range(20, 120):
+        partition.carry_out(Append(offset, 0), at(offset), 0)
+    found(node, 9)
+    node.follow(2, isr=(2, 3))
+    ends = []
+    while not partition.cut_damaged(0):
+        ends.append(partition.log.end_offset)
+        assert partition.high_watermark == partition.log.end_offset
+        assert node.replicas.followed(BrokerId(2)) == {}
+    assert ends == [88, 60, 32]
+    assert partition.log.end_offset == 8

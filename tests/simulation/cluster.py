@@ -59,6 +59,8 @@ DEFAULTS: dict[str, Any] = {
 class Cluster:
     """Some controllers and brokers, and what they are seen to do."""
 
+    kind_of_oracle = Oracle
+
     def __init__(
         self,
         world: World,
@@ -69,7 +71,7 @@ class Cluster:
         racks: dict[int, str] | None = None,
     ) -> None:
         self.world = world
-        self.oracle = Oracle()
+        self.oracle = self.kind_of_oracle()
         self.config = QUICK if config is None else config
         self.racks = racks or {}
         self.brokers: dict[int, Broker] = {}

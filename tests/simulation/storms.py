@@ -64,7 +64,7 @@ class Storm:
         self.rng = world.rng
         self.weather = weather
         controllers = weather.controllers or self.rng.choice([1, 3, 3, 3, 5])
-        self.cluster = Cluster(world, controllers=controllers, config=DEFAULTS if weather.defaults else QUICK)
+        self.cluster = self.make_cluster(controllers)
         oracle = self.cluster.oracle
         self.history = History(
             committed=oracle.end,
@@ -75,14 +75,23 @@ class Storm:
         self.deletions_per_s = self.rng.choice([0, 0.2, 0.5, 2])
         """How often somebody deletes records; in some storms nobody does."""
         self._stop = asyncio.Event()
-        self.faults = Faults(
-            world,
+        self.faults = self.make_faults()
+        self.history.distrusted = self.faults.deletions_may_come_back
+
+    def make_cluster(self, controllers: int) -> Cluster:
+        """What the storm is over."""
+        config = DEFAULTS if self.weather.defaults else QUICK
+        return Cluster(self.world, controllers=controllers, config=config)
+
+    def make_faults(self) -> Faults:
+        """What it does."""
+        return Faults(
+            self.world,
             self.cluster,
-            power_cuts=weather.power_cuts,
-            grouped=("flush.mode", "group") in weather.config,
+            power_cuts=self.weather.power_cuts,
+            grouped=("flush.mode", "group") in self.weather.config,
             forgive=self._forgive,
         )
-        self.history.distrusted = self.faults.deletions_may_come_back
 
     # ── the course of it ──────────────────────────────────────────────────────────────────────────
 
