@@ -16,15 +16,16 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import msgspec
 
+from tidelog.controller import turns
 from tidelog.controller.alterations import Alterations
 from tidelog.controller.batches import Answer
 from tidelog.controller.configs import alter_configs, describe_configs, topic_defaults, unfinished
 from tidelog.controller.departures import unregister_broker
-from tidelog.controller.election import STEP, fence, lead_again
+from tidelog.controller.election import STEP, fence, lead_again, leave, leaving
 from tidelog.controller.facts import Fact, NothingHappened, ProducerIdsTaken
 from tidelog.controller.image import Image
 from tidelog.controller.leaders import elect_leaders
@@ -80,11 +81,19 @@ from tidelog.protocol.types import NO_EPOCH, NO_OFFSET, BrokerId, Epoch, Offset,
 
 T = TypeVar("T")
 
-Steps: TypeAlias = Generator[None, None, Reply]
+Steps: TypeAlias = turns.Steps[Reply]
 """Goes on with what a request asks for; its value is the reply. Others may be served wherever it yields."""
 
 PRODUCER_IDS: Final = 1000
 """Producer ids that a broker is given at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Decided(Generic[T]):
+    """What is to be appended, and what is told of it."""
+
+    batches: list[list[Fact]]
+    value: T
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,11 +179,14 @@ class Active:
 
     def append(self, facts: Sequence[Fact]) -> Offset:
         """All of this is so from now on. Where the first of it stands."""
+        return self._append(facts, lambda: self._metadata.append(facts, self.epoch, self._wall_ms()))
+
+    def _append(self, facts: Sequence[Fact], write: Callable[[], object]) -> Offset:
         before = self.image
         base = self._metadata.log.end_offset
         if facts:
             self.sessions.appended(facts, base, before)
-            self._metadata.append(facts, self.epoch, self._wall_ms())
+            write()
             self._appended()
             self.append(throttle_ends(self.image))
         return base
@@ -215,9 +227,20 @@ class Active:
 
     def fence(self, broker: BrokerId, epoch: Epoch) -> Generator[None, None, None]:
         """It is not alive any more: take everything from that registration."""
-        while (known := self.image.brokers.get(broker)) and known.epoch == epoch and not known.fenced:
-            self.append(fence(self.image, broker))
+
+        def goes_on() -> bool:
+            known = self.image.brokers.get(broker)
+            return known is not None and known.epoch == epoch and not known.fenced
+
+        # To look what there is to be taken costs as much as a step: that is done once for all of them.
+        while goes_on() and len(places := leaving(self.image, broker)) > STEP:
+            for first in range(0, len(places), STEP):
+                yield
+                if goes_on():
+                    self.append(leave(self.image, broker, places=places[first : first + STEP]))
             yield
+        if goes_on():
+            self.append(fence(self.image, broker))
 
     def overdue(self, now_ms: int) -> Generator[None, None, None] | None:
         """Fence who has been silent for too long, if anybody has."""
@@ -285,23 +308,25 @@ class Active:
         end = self._metadata.log.end_offset
         return CreateTopicsReply(tuple(entries), metadata_offset=end, quorum_epoch=self.epoch)
 
-    def _create_topic(self, topic: NewTopic, *, validate_only: bool) -> Generator[None, None, CreatedTopic]:
+    def _create_topic(self, topic: NewTopic, *, validate_only: bool) -> turns.Steps[CreatedTopic]:
         topic_id = self._new_id()
 
         def place(partitions: int, factor: int) -> list[Replicas]:
             return place_new(self.image.brokers.values(), partitions, factor, Random(topic_id))
 
-        def decide() -> list[Fact]:
+        def decide() -> _Decided[TidelogError | None]:
             defaults = topic_defaults(self.image, self.config.topics)
-            return create_topic(self.image, topic, topic_id, place, defaults)
+            try:
+                facts = create_topic(self.image, topic, topic_id, place, defaults)
+            except TidelogError as error:
+                return _Decided([], error)
+            return _Decided([] if validate_only else [facts], None)
 
-        try:
-            facts = yield from self._decided(decide, len)
-        except TidelogError as error:
-            return CreatedTopic(topic.name, error.code, str(error))
+        refused = yield from self._decided(decide)
+        if refused is not None:
+            return CreatedTopic(topic.name, refused.code, str(refused))
         if validate_only:
             return CreatedTopic(topic.name)
-        self.append(facts)
         partitions = self.image.partitions_of(topic_id)
         return CreatedTopic(
             topic.name,
@@ -336,30 +361,41 @@ class Active:
         self.append([ProducerIdsTaken(request.broker_id, request.broker_epoch, first + PRODUCER_IDS)])
         return AllocateProducerIdsReply(first=first, count=PRODUCER_IDS, quorum_epoch=self.epoch)
 
-    def _decided(self, decide: Callable[[], T], size: Callable[[T], int]) -> Generator[None, None, T]:
-        """A decision that holds for the image as it is now. A large one takes a turn of its own before it is appended."""
+    def _decided(self, decide: Callable[[], _Decided[T]]) -> turns.Steps[T]:
+        """Decide, and append all batches at once: they were decided on one image, which is that of the moment.
+
+        A large decision takes a turn of its own, and to try what follows from it several. If anything was appended
+        meanwhile, it is made anew.
+        """
         looked_at = self._metadata.log.end_offset
         decision = decide()
-        if size(decision) > STEP:
-            yield
+        if sum(map(len, decision.batches)) > STEP:
+            yield turns.HOLDS
+            if len(decision.batches) == 1 and self._metadata.log.end_offset == looked_at:
+                (facts,) = decision.batches
+                trying = self._metadata.appending(facts, self.epoch, self._wall_ms())
+                write = yield from turns.holding(trying)
+                if self._metadata.log.end_offset == looked_at:
+                    self._append(facts, write)
+                    return decision.value
             if self._metadata.log.end_offset != looked_at:
                 decision = decide()
-        return decision
+        for facts in decision.batches:
+            self.append(facts)
+        return decision.value
 
     # ── operators ─────────────────────────────────────────────────────────────────────────────────
 
     def _operation(self, decide: Callable[[Image, Any], Answer[Any]]) -> Callable[[Any, int], Steps]:
-        """All batches of an operation at once: they were decided on one image."""
+        """What an operator asks for."""
 
         def carry_out(request: Any, _now_ms: int) -> Steps:
-            answer = yield from self._decided(
-                lambda: decide(self.image, request), lambda answer: sum(map(len, answer.batches))
-            )
-            for facts in answer.batches:
-                self.append(facts)
-            reply: Reply = msgspec.structs.replace(
-                answer.reply, metadata_offset=self._metadata.log.end_offset
-            )
+            def decided() -> _Decided[Reply]:
+                answer = decide(self.image, request)
+                return _Decided(answer.batches, answer.reply)
+
+            answer = yield from self._decided(decided)
+            reply: Reply = msgspec.structs.replace(answer, metadata_offset=self._metadata.log.end_offset)
             return reply
 
         return carry_out

@@ -43,7 +43,7 @@ from tidelog.controller.own_copy import OwnCopy
 from tidelog.controller.peers import Peers, is_gone
 from tidelog.controller.quorum import Lead, Quorum, Send, Step
 from tidelog.controller.readers import Readers
-from tidelog.controller.turns import Turns
+from tidelog.controller.turns import Steps, Turns
 from tidelog.protocol.bounds import Bounds
 from tidelog.protocol.errors import (
     DamagedLog,
@@ -477,10 +477,10 @@ class Controller:
         """How far the log is committed, as far as it is durable, and snapshots: where the next start begins."""
         while True:
             await asyncio.sleep(_CHECKPOINT_S)
-            await breathing(self.metadata.fold())
             committed = min(self.quorum.high_watermark, self.metadata.log.durable_offset)
             with contextlib.suppress(NoRoom):  # what was said before is older, and as true
                 await in_a_thread(self._data.write_high_watermarks({METADATA: committed}).run)
+            await breathing(self.metadata.fold())
             await self._archive.take_if_due(self.metadata.committed)
 
     async def _save_log_start(self) -> None:
@@ -568,9 +568,7 @@ class Controller:
         else:
             self._spawn(self._serve_on(active, message, steps, incoming))
 
-    async def _serve_on(
-        self, active: Active, message: Any, steps: Generator[None, None, Reply], incoming: Incoming
-    ) -> None:
+    async def _serve_on(self, active: Active, message: Any, steps: Steps[Reply], incoming: Incoming) -> None:
         """What takes several steps: others are served between them."""
         await asyncio.sleep(0)
         reply = await self._turns.carry_out(steps, lambda: active is self.active)

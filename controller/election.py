@@ -42,7 +42,7 @@ Alive: TypeAlias = Callable[[BrokerId], bool]
 """Registered, not fenced, not shutting down, and able to serve its replica."""
 
 
-STEP: Final = 500
+STEP: Final = 200
 """The most partitions that a step changes: thousands may change hands, and others want to be served meanwhile."""
 
 MIN_ISR: Final = "min.insync.replicas"
@@ -289,7 +289,9 @@ def leave(
     """
     facts: list[Fact] = []
     for place in leaving(image, broker, loss_of) if places is None else places:
-        p = image.partitions[place]
+        p = image.partitions.get(place)
+        if p is None:
+            continue  # its topic was removed between two steps
         # It is not fenced yet, but must not be elected from the ELR that it has just entered.
         alive = alive_for(image, place, but=broker)
         isr = (r for r in p.isr if r != broker)

@@ -14,7 +14,7 @@ What it keeps true:
 Who leads the quorum and who votes are facts like all others, and what an elected controller writes first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Final, Union
 
 import msgspec
@@ -59,7 +59,7 @@ Place = tuple[TopicId, Index]
 ResourceType = Annotated[str, Meta(pattern="^(cluster|broker|topic|group)$")]
 
 
-class Fact(Struct, array_like=True, frozen=True, gc=False):
+class Fact(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
     """A line of the metadata log."""
 
 
@@ -319,7 +319,8 @@ FACTS: Final[tuple[type[Fact], ...]] = (
 _any_fact: Any = Union[FACTS]  # noqa: UP007 -- built from a table
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(_any_fact).decode
-_items: Final = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+_items: Final = msgspec.msgpack.Decoder(list[Any]).decode
+_BY_TAG: Final = {fact.__struct_config__.tag: fact for fact in FACTS}
 _NO_FACT: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -336,26 +337,35 @@ def encode_facts(facts: Sequence[Fact], now_ms: int) -> bytearray:
 
 def decode_facts(batch: Buffer) -> list[Fact]:
     """The facts of a whole, verified batch; UnsupportedFormat when it says something that is not known here."""
-    if read_header(batch).is_control:
-        return []
-    columns = decode(batch)
-    return [_fact(value, at) for value, at in zip(columns.values, columns.offsets, strict=True)]
+    return list(facts_in(batch))
+
+
+def facts_in(batch: Buffer) -> Iterator[Fact]:
+    """The same one by one: thousands take their time."""
+    if not read_header(batch).is_control:
+        columns = decode(batch)
+        for value, at in zip(columns.values, columns.offsets, strict=True):
+            yield _fact(value, at)
 
 
 def _fact(value: bytes | None, offset: int) -> Fact:
     try:
         fact: Fact = _decode(value or b"")
-        there = len(_items(value or b"")) - 1
     except _NO_FACT as error:
-        raise UnsupportedFormat(
-            f"offset {offset} of the metadata log is no fact known here: {error}"
-        ) from error
-    known = len(fact.__struct_fields__)
-    if there > known:
-        raise UnsupportedFormat(
-            f"offset {offset} of the metadata log: {type(fact).__name__} has {there} fields, {known} are known here"
-        )
+        raise UnsupportedFormat(f"offset {offset} of the metadata log{_flaw(value, error)}") from error
     return fact
+
+
+def _flaw(value: bytes | None, error: Exception) -> str:
+    """Why that is no fact: perhaps because it says more than is known here."""
+    try:
+        tag, *fields = _items(value or b"")
+        known = _BY_TAG[tag]
+    except (*_NO_FACT, KeyError, TypeError, ValueError):
+        return f" is no fact known here: {error}"
+    if len(fields) <= len(known.__struct_fields__):
+        return f" is no fact known here: {error}"
+    return f": {known.__name__} has {len(fields)} fields, {len(known.__struct_fields__)} are known here"
 
 
 NOBODY: Final = (NO_BROKER, NO_EPOCH)

@@ -13,7 +13,7 @@ newer tidelog wrote, ends `run` with an error. Whoever runs it stops its node th
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -50,6 +50,7 @@ from tidelog.protocol.messages import (
     split_attachment,
 )
 from tidelog.protocol.types import NO_BROKER, BrokerId, Buffer, Epoch, Offset
+from tidelog.replication.breathing import breathing
 from tidelog.replication.followership import (
     Append,
     Asked,
@@ -69,7 +70,7 @@ Address: TypeAlias = tuple[str, int]
 """Host and port."""
 
 READ_BYTES: Final = 128 << 10
-"""What is asked for at a time: it is added up at once, some 2000 facts, and others wait meanwhile."""
+"""What is asked for at a time: some 2000 facts."""
 _NOT_HERE: Final = frozenset(
     error.code for error in (FencedLeaderEpoch, NotLeaderOrFollower, UnknownLeaderEpoch)
 )
@@ -137,8 +138,11 @@ class Copy(Protocol):
         """Returns when the next fetch may be sent."""
         ...
 
-    def fetched(self, controller: BrokerId, epoch: Epoch, high_watermark: Offset) -> None:
-        """What the leader of that epoch had is appended, and so much is committed."""
+    def fetched(self, controller: BrokerId, epoch: Epoch, high_watermark: Offset) -> Iterator[None]:
+        """What the leader of that epoch had is appended, and so much is committed: steps to take that in.
+
+        Between two of them others may look at the copy, or give it up.
+        """
         ...
 
     def cut(self) -> None:
@@ -338,7 +342,7 @@ class Following:
     async def _carry_out(self, followership: Followership, step: Step, data: Buffer) -> None:
         log = self._copy.log
         if isinstance(step, Append):
-            step = self._append(followership, step, data)
+            step = await self._append(followership, step, data)
         elif isinstance(step, Truncate):
             assert not step.loses_committed, step
             while log.is_flushing:  # noqa: ASYNC110 -- rare, and no reason to tell every flusher of us
@@ -358,7 +362,7 @@ class Following:
                 logger.warning("metadata.bad %s", step.tell)
             await asyncio.sleep(step.delay_ms / 1000)
 
-    def _append(self, followership: Followership, step: Append, data: Buffer) -> Step:
+    async def _append(self, followership: Followership, step: Append, data: Buffer) -> Step:
         copy, leading = self._copy, followership.leading
         if len(data):
             try:
@@ -367,5 +371,5 @@ class Following:
                 copy.log.probe()
                 return followership.on_bad_bytes(str(error))
         committed = followership.new_high_watermark(step, copy.view())
-        copy.fetched(leading.leader, leading.leader_epoch, committed)
+        await breathing(copy.fetched(leading.leader, leading.leader_epoch, committed))
         return step

@@ -44,7 +44,7 @@ from tidelog.controller.facts import (
     TopicRemoved,
     Voter,
     VotersNamed,
-    decode_facts,
+    facts_in,
 )
 from tidelog.protocol.batch import read_header
 from tidelog.protocol.errors import InconsistentMetadata, UnsupportedFormat
@@ -193,7 +193,11 @@ class Indexes:
         place = state.place
         for index, brokers in self._of(state):
             for broker in brokers:
-                _enter(index, broker, place)
+                # As `_enter`, which would take longer to be called: topics come with thousands of partitions.
+                places = index.get(broker)
+                if places is None:
+                    places = index[broker] = set()
+                places.add(place)
         if state.leader == NO_BROKER:
             self.leaderless.add(place)
 
@@ -322,7 +326,7 @@ class Image:
         header = read_header(batch)
         if header.base_offset != self.end_offset:
             raise InconsistentMetadata(f"a batch at offset {header.base_offset} follows {self.end_offset}")
-        for offset, fact in enumerate(decode_facts(batch), header.base_offset):
+        for offset, fact in enumerate(facts_in(batch), header.base_offset):
             if isinstance(fact, BrokerRegistered) and fact.broker_epoch != offset:
                 raise InconsistentMetadata(f"offset {offset} registers a broker as of {fact.broker_epoch}")
             _ADDING[type(fact)](self, fact)

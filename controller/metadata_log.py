@@ -6,16 +6,18 @@
 
 What it keeps true (I-43, I-50):
 
-* `working` is at the end of the log whenever nobody is within a call of this; `committed` at what is known to be
-  committed whenever anybody looks. Both are folds of the same batches.
-* Nobody waits for the second fold: of what a commit brings a few steps are added up at once, the rest in the
-  steps of `fold`, while others are served, or when somebody looks.
+* `working` is at the end of the log, and `committed` at what is known to be committed, whenever anybody looks. Both
+  are folds of the same batches.
+* Nobody waits for a fold: of what a commit brings a few steps are added up at once, the rest in the steps of `fold`,
+  and what a leader had in those of `grow`, while others are served, or when somebody looks.
+* What is decided is tried before it is written; a large batch by `appending`, in steps, on another image, so that
+  others may decide meanwhile on what is in the log.
 * An answer leaves when all that it may rest upon is committed, refusals included (KAFKA-14457): whoever is told
   that a topic exists finds it after any failover. If the leadership ends first, it is told that instead.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
@@ -28,8 +30,8 @@ from tidelog.protocol.errors import TidelogError
 from tidelog.protocol.types import BrokerId, Epoch, Offset
 
 READ_BYTES: Final = 1 << 20
-STEPS_AT_ONCE: Final = 4
-"""Steps of `FACTS_PER_STEP` facts: what one more commit may hold up a loop."""
+STEPS_AT_ONCE: Final = 3
+"""Steps of `FACTS_PER_STEP` facts: what one more commit may hold up a loop, or a step of `appending`."""
 
 
 class MetadataLog:
@@ -43,10 +45,10 @@ class MetadataLog:
         self.log = log
         self.committed_end = min(max(high_watermark, committed.end_offset), log.end_offset)
         """How much is known to be committed."""
-        self.working = committed
-        """As far as the log goes."""
         self._committed = committed
         self._folding = self._fold()
+        self._working = committed
+        self._growing = self._grow()
         self._answers: deque[tuple[Offset, Callable[[bool], None]]] = deque()
         self.cut()
 
@@ -59,6 +61,13 @@ class MetadataLog:
         for _ in self.fold():
             pass
         return self._committed
+
+    @property
+    def working(self) -> Image:
+        """As far as the log goes: what `grow` has left is added up now."""
+        for _ in self.grow():
+            pass
+        return self._working
 
     @property
     def end(self) -> LogEnd:
@@ -88,14 +97,39 @@ class MetadataLog:
                 raise
         return base
 
-    def grown(self) -> None:
-        """What a leader had was appended."""
-        self._replay(self.working, self.log.end_offset)
+    def appending(
+        self, facts: Sequence[Fact], epoch: Epoch, now_ms: int
+    ) -> Generator[None, None, Callable[[], None]]:
+        """As `append`, tried in steps: its value writes it, unless anything else was appended since they began."""
+        base, tried = self.log.end_offset, self.working.copy()
+        self.log.probe()
+        batch = encode_facts(facts, now_ms)
+        stamp(batch, base, epoch)
+        yield
+        steps = tried.replaying(batch)
+        while list(islice(steps, STEPS_AT_ONCE)):
+            yield
+
+        def write() -> None:
+            assert self.log.end_offset == base, (self, base)
+            self.log.append(batch, epoch, now_ms)
+            self._works_on(tried)
+
+        return write
+
+    def grow(self) -> Iterator[None]:
+        """Add up what a leader had and was appended, step by step; given up or begun anew, it goes on where it was."""
+        while self.log.log_start <= self._working.end_offset < self.log.end_offset:
+            next(self._growing)
+            yield
 
     def cut(self) -> None:
-        """The log ends where it ended before, or earlier: what is above what is committed is replayed anew."""
-        self.working = self.committed.copy()
-        self.grown()
+        """The log ends where it ended before, or earlier: what is above what is committed is added up anew."""
+        self._works_on(self.committed.copy())
+
+    def _works_on(self, image: Image) -> None:
+        self._working = image
+        self._growing = self._grow()
 
     def installed(self, committed: Image) -> None:
         """A snapshot has taken the place of all that was here, or of the beginning of it."""
@@ -148,9 +182,13 @@ class MetadataLog:
                 yield from image.replaying(batch)
             yield
 
-    def _replay(self, image: Image, upto: Offset) -> None:
-        for batch in self._batches(image.end_offset, upto):
-            image.replay(batch)
+    def _grow(self) -> Iterator[None]:
+        """As `_fold`, of the other image, which somebody else may append to."""
+        image = self._working
+        while True:
+            for batch in self._batches(image.end_offset, self.log.end_offset):
+                yield from image.replaying(batch)
+            yield
 
     def _batches(self, offset: Offset, upto: Offset) -> Iterator[memoryview]:
         while offset < upto:

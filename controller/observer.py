@@ -13,7 +13,7 @@ What it keeps true (I-43, I-49):
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from random import Random
 from typing import TypeAlias
 
@@ -27,6 +27,7 @@ from tidelog.protocol.errors import ConnectionFailed, NotController, RequestTime
 from tidelog.protocol.io import Connection
 from tidelog.protocol.messages import Hello, Reply, Request
 from tidelog.protocol.types import NO_BROKER, BrokerId, Epoch, Offset
+from tidelog.replication.breathing import breathing
 from tidelog.replication.followership import LogView
 from tidelog.storage.log import Log
 
@@ -144,7 +145,7 @@ class Observer:
         image = await self.archive.open(may_forget=True)
         if image.end_offset:
             self.installed(image)
-        self._replay()
+        await breathing(self._replay())
         self.quorum_epoch = max(self.archive.epochs.latest, self.quorum_epoch)
         await self._following.run()
 
@@ -171,11 +172,11 @@ class Observer:
     async def before_fetch(self) -> None:
         """Nothing is waited for: nobody counts on what an observer has."""
 
-    def fetched(self, controller: BrokerId, epoch: Epoch, high_watermark: Offset) -> None:
-        """What the leader had is appended, and so much is committed: into the image with it."""
+    def fetched(self, controller: BrokerId, epoch: Epoch, high_watermark: Offset) -> Iterator[None]:
+        """What the leader had is appended, and so much is committed: into the image with it, batch by batch."""
         self.quorum_epoch, self.controller_id = epoch, controller
         self.high_watermark = high_watermark
-        self._replay()
+        return self._replay()
 
     def cut(self) -> None:
         """Nothing that was cut is in the image."""
@@ -192,12 +193,13 @@ class Observer:
         """The connection to the leader has ended."""
         self._on_lost()
 
-    def _replay(self) -> None:
-        """Take what is committed into the image, batch by batch."""
+    def _replay(self) -> Iterator[None]:
+        """Take what is committed into the image; given up or begun anew, it goes on where it was."""
         while self.caught_up_to < self.high_watermark:
             data = self.log.read(self.caught_up_to, READ_BYTES, self.high_watermark).data
             for at, header in walk(data):
                 self._on_batch(self.image.replay(data[at : at + header.size]))
+                yield
 
 
 async def _nothing() -> None:

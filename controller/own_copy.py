@@ -5,7 +5,7 @@ that the leader is alive.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from tidelog.controller.archive import Archive
 from tidelog.controller.image import Image
@@ -86,9 +86,9 @@ class OwnCopy:
             self.durable.clear()
             await self.durable.wait()
 
-    def fetched(self, controller: BrokerId, epoch: Epoch, high_watermark: Offset) -> None:
+    def fetched(self, controller: BrokerId, epoch: Epoch, high_watermark: Offset) -> Iterator[None]:
         """What the leader had is appended, and so much is committed."""
-        self._metadata.grown()
+        yield from self._metadata.grow()
         self._quorum.heard_of(controller, epoch, self._now_ms(), from_itself=True)
         self._quorum.fetched(epoch, high_watermark, self.log.end_offset, self._now_ms())
         self._grown()

@@ -1,14 +1,18 @@
 """What the active controller makes of requests that are served at the same time (design 4.2)."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from itertools import pairwise
 from typing import Any, cast
+
+import pytest
 
 from tests.controller.book import Book
 from tidelog.controller.active import Active, ActiveConfig
 from tidelog.controller.election import STEP
-from tidelog.controller.facts import BrokerChanged, Fact
+from tidelog.controller.facts import BrokerChanged, Fact, TopicRemoved
 from tidelog.controller.image import Image
 from tidelog.controller.metadata_log import MetadataLog
+from tidelog.controller.turns import HOLDS, Steps
 from tidelog.protocol.messages import CreateTopics, CreateTopicsReply, NewTopic, Reply
 from tidelog.protocol.types import BrokerId, Epoch, Offset
 
@@ -33,6 +37,12 @@ class Log:
     def append(self, facts: Sequence[Fact], _epoch: Epoch, _now_ms: int) -> None:
         self.book.say(*facts)
 
+    def appending(
+        self, facts: Sequence[Fact], epoch: Epoch, now_ms: int
+    ) -> Generator[None, None, Callable[[], None]]:
+        yield
+        return lambda: self.append(facts, epoch, now_ms)
+
 
 def active(log: Log) -> Active:
     ids = iter(range(1, 100))
@@ -51,7 +61,7 @@ def create(partitions: int) -> CreateTopics:
     return CreateTopics((NewTopic("wide", partitions, 3),), quorum_epoch=EPOCH)
 
 
-def finish(steps: Generator[None, None, Reply]) -> CreateTopicsReply:
+def finish(steps: Steps[Reply]) -> CreateTopicsReply:
     while True:
         try:
             next(steps)
@@ -59,7 +69,7 @@ def finish(steps: Generator[None, None, Reply]) -> CreateTopicsReply:
             return cast("CreateTopicsReply", done.value)
 
 
-def steps_until(log: Log, steps: Generator[None, None, Any], *, end: Offset) -> int:
+def steps_until(log: Log, steps: Steps[Any], *, end: Offset) -> int:
     """How many it takes until the log has grown beyond there."""
     taken = 0
     while log.end_offset <= end:
@@ -68,13 +78,13 @@ def steps_until(log: Log, steps: Generator[None, None, Any], *, end: Offset) -> 
     return taken
 
 
-def test_a_topic_of_many_partitions_is_decided_in_one_turn_and_appended_in_another() -> None:
+def test_a_topic_of_many_partitions_is_decided_tried_and_appended_in_turns_of_their_own() -> None:
     log = Log()
     begins = log.end_offset
     assert steps_until(log, active(log).serve(create(1), 0), end=begins) == 1
     log = Log()
     many = active(log).serve(create(STEP + 1), 0)
-    assert steps_until(log, many, end=begins) == 3  # one to let others go first, one to decide, one to append
+    assert steps_until(log, many, end=begins) == 4  # to let others go first, to decide, to try, to append
     assert log.end_offset == begins + 1 + STEP + 1, "in one batch, or not at all"
 
 
@@ -92,11 +102,41 @@ def test_of_two_who_create_the_same_topic_at_once_the_later_one_is_told() -> Non
     assert len(log.working.partitions_of(made.topic_id or b"")) == STEP + 1
 
 
-def test_what_was_decided_is_decided_anew_when_a_broker_died_meanwhile() -> None:
+@pytest.mark.parametrize("done", [2, 3], ids=["decided", "tried"])
+def test_what_was_decided_is_decided_anew_when_a_broker_died_meanwhile(done: int) -> None:
     log = Log()
     steps = active(log).serve(create(STEP + 1), 0)
-    for _ in range(2):
+    for _ in range(done):
         next(steps)
     log.book.say(BrokerChanged(BrokerId(3), log.book.epoch(3), fenced=True))
     finish(steps)
     assert {3 in state.isr for state in log.working.partitions.values()} == {False}
+
+
+def test_whoever_creates_a_large_topic_asks_that_nobody_decides_between_its_turns() -> None:
+    steps = active(Log()).serve(create(STEP + 1), 0)
+    assert [next(steps) for _ in range(3)] == [None, HOLDS, HOLDS]
+
+
+def test_a_broker_of_many_partitions_is_fenced_in_steps_and_in_the_end_it_is() -> None:
+    log = Log()
+    node = active(log)
+    finish(node.serve(create(2 * STEP + 1), 0))
+    epoch = log.book.epoch(3)
+    steps = node.fence(BrokerId(3), epoch)
+    in_sync = [len(log.working.indexes.in_isr.get(BrokerId(3), ())) for _ in steps]
+    assert max(before - after for before, after in pairwise(in_sync)) == STEP, in_sync
+    assert not log.working.indexes.in_isr.get(BrokerId(3))
+    assert log.working.brokers[BrokerId(3)].fenced
+
+
+def test_a_topic_that_is_removed_while_a_broker_is_fenced_does_not_keep_it_from_being() -> None:
+    log = Log()
+    node = active(log)
+    (made,) = finish(node.serve(create(2 * STEP + 1), 0)).topics
+    steps = node.fence(BrokerId(3), log.book.epoch(3))
+    next(steps)
+    log.book.say(TopicRemoved(made.topic_id or b""))
+    for _ in steps:
+        pass
+    assert log.working.brokers[BrokerId(3)].fenced

@@ -1,6 +1,7 @@
 """The log on a controller's disk and its two images (design 4.2; I-43, I-50)."""
 
 import asyncio
+from collections.abc import Iterator
 from itertools import islice
 
 import pytest
@@ -24,6 +25,7 @@ from tidelog.protocol.errors import DiskFull, InconsistentMetadata
 from tidelog.storage.config import LogConfig
 
 EPOCH = 3
+MUCH = [TopicCreated(number.to_bytes(16, "big"), f"topic-{number}") for number in range(1, 1001)]
 
 
 class Node:
@@ -36,6 +38,12 @@ class Node:
 
     def says(self, *facts: object) -> int:
         return self.metadata.append(facts, EPOCH, NOW)  # type: ignore[arg-type]  # facts
+
+    def fetches(self, leader: "Node") -> None:
+        log = self.host.log
+        while log.end_offset < leader.host.log.end_offset:
+            data = leader.host.log.read(log.end_offset, 1 << 20).data
+            log.append_as_follower(data, EPOCH, NOW)
 
     def waits(self) -> None:
         self.metadata.when_committed(self.told.append)
@@ -64,8 +72,7 @@ def test_decisions_are_made_on_what_is_not_committed_and_nobody_is_told_of_it(no
 
 def test_much_that_is_committed_at_once_keeps_nobody_waiting(node: Node) -> None:
     """It is told at once, and added up in steps, or when somebody looks."""
-    much = [TopicCreated(number.to_bytes(16, "big"), f"topic-{number}") for number in range(1, 1001)]
-    node.says(*much)
+    node.says(*MUCH)
     node.waits()
     assert node.metadata.commit(node.host.log.end_offset), "it is time to fold"
     assert node.told == [True]
@@ -74,6 +81,49 @@ def test_much_that_is_committed_at_once_keeps_nobody_waiting(node: Node) -> None
     assert len(list(islice(node.metadata.fold(), 3))) == 3
     assert node.metadata.committed.to_bytes() == node.metadata.working.to_bytes()
     assert list(node.metadata.fold()) == []
+
+
+def test_much_that_a_leader_had_is_added_up_in_steps_or_when_somebody_looks(node: Node) -> None:
+    leader, follower = node, Node()
+    leader.says(*MUCH)
+    follower.fetches(leader)
+    assert len(list(islice(follower.metadata.grow(), 3))) == 3
+    assert follower.metadata.working.to_bytes() == leader.metadata.working.to_bytes()
+    assert list(follower.metadata.grow()) == []
+
+
+def test_who_leads_now_adds_up_first_what_another_one_had(node: Node) -> None:
+    follower = Node()
+    follower.fetches(node)
+    follower.says(TopicCreated(TOPIC, "orders"))
+    assert follower.metadata.working.cluster_id == CLUSTER
+
+
+def test_a_large_decision_is_tried_in_steps_and_nobody_sees_it_before_it_is_written(node: Node) -> None:
+    end, before = node.host.log.end_offset, node.metadata.working.to_bytes()
+    seen = []
+
+    def trying() -> Iterator[None]:
+        write = yield from node.metadata.appending(MUCH, EPOCH, NOW)
+        write()
+
+    for _ in trying():
+        seen.append((node.host.log.end_offset, node.metadata.working.to_bytes()))  # noqa: PERF401 -- while it goes on
+    assert len(seen) > 3
+    assert set(seen) == {(end, before)}
+    assert node.host.log.end_offset == end + len(MUCH)
+    twin = Node()
+    twin.says(ClusterInitialized(CLUSTER, NOW))
+    twin.says(*MUCH)
+    assert node.metadata.working.to_bytes() == twin.metadata.working.to_bytes()
+    node.says(NothingHappened())
+
+
+def test_a_large_decision_that_cannot_be_is_refused_while_it_is_tried(node: Node) -> None:
+    end, before = node.host.log.end_offset, node.metadata.working.to_bytes()
+    with pytest.raises(InconsistentMetadata, match="no such topic"):
+        list(node.metadata.appending([*MUCH, TopicRemoved(bytes(16))], EPOCH, NOW))
+    assert (node.host.log.end_offset, node.metadata.working.to_bytes()) == (end, before)
 
 
 def test_an_answer_waits_for_all_that_was_there_when_it_was_made(node: Node) -> None:

@@ -1,6 +1,6 @@
 """Bugs for storms over controllers to find: each undoes one rule from outside; the product has no switches."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -46,8 +46,8 @@ def fetched_means_committed(plant: pytest.MonkeyPatch) -> None:
     """A follower believes that all it has read is committed."""
     fetched = OwnCopy.fetched
 
-    def planted(self: OwnCopy, controller: Any, epoch: int, _: int) -> None:
-        fetched(self, controller, epoch, self.log.end_offset)
+    def planted(self: OwnCopy, controller: Any, epoch: int, _: int) -> Iterator[None]:
+        return fetched(self, controller, epoch, self.log.end_offset)
 
     plant.setattr(OwnCopy, "fetched", planted)
 
@@ -56,8 +56,8 @@ def read_means_committed(plant: pytest.MonkeyPatch) -> None:
     """A broker believes that all it has read is committed."""
     fetched = Observer.fetched
 
-    def planted(self: Observer, controller: Any, epoch: int, _: int) -> None:
-        fetched(self, controller, epoch, self.log.end_offset)
+    def planted(self: Observer, controller: Any, epoch: int, _: int) -> Iterator[None]:
+        return fetched(self, controller, epoch, self.log.end_offset)
 
     plant.setattr(Observer, "fetched", planted)
 

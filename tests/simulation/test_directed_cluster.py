@@ -179,7 +179,7 @@ def old_leader_whose_replay_hangs(world: World) -> tuple[Town, int]:
     town = Town(world)
     town.produce(20)
     old = town.leader() or 0
-    town.cluster.brokers[old].observer._replay = lambda: None  # type: ignore[method-assign]
+    town.cluster.brokers[old].observer._replay = lambda: iter(())  # type: ignore[method-assign]
     node = town.cluster.controllers[-1]
 
     async def depose() -> None:

@@ -1,5 +1,7 @@
 """Which process may act on what the metadata log says of its broker: D8, in clusters made for it."""
 
+from collections.abc import Iterator
+
 from tests.simulation.directed import Town
 from tests.simulation.test_directed_cluster import second_process
 from tidelog.controller.facts import METADATA
@@ -13,8 +15,8 @@ def reads_no_further_than(observer: Observer, offset: Offset) -> None:
     """What comes behind it in the metadata log is not known to be committed yet."""
     fetched = observer.fetched
 
-    def capped(controller: BrokerId, epoch: Epoch, high_watermark: Offset) -> None:
-        fetched(controller, epoch, min(high_watermark, offset))
+    def capped(controller: BrokerId, epoch: Epoch, high_watermark: Offset) -> Iterator[None]:
+        return fetched(controller, epoch, min(high_watermark, offset))
 
     observer.fetched = capped  # type: ignore[method-assign]
 
