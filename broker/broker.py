@@ -20,6 +20,7 @@ from typing import Any, NoReturn, TypeVar
 
 from tidelog.broker.config import BrokerConfig
 from tidelog.broker.coordinator_node import GroupsNode
+from tidelog.broker.disks import Disks, take_disks
 from tidelog.broker.fetcher import Follow
 from tidelog.broker.fetchers import Fetchers
 from tidelog.broker.flusher import Flusher
@@ -80,11 +81,10 @@ from tidelog.protocol.types import BrokerId, Epoch, TopicId
 from tidelog.replication.breathing import breathing
 from tidelog.replication.deadlines import Deadlines
 from tidelog.replication.throttle import Throttle
-from tidelog.storage.crashes import CrashKind, Life
+from tidelog.storage.crashes import CrashKind
+from tidelog.storage.data_directories import DataDirectories
 from tidelog.storage.data_directory import DataDirectory
-from tidelog.storage.environment import Environment, take_directory
-from tidelog.storage.identity import Claim, adopt_cluster
-from tidelog.storage.open_segments import OpenSegments
+from tidelog.storage.environment import Environment
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ class Broker:
         self.replicas: Replicas
         """Once it is registered."""
         self.observer: Observer
-        self.data: DataDirectory
+        self.data: DataDirectories
         self.listener: Listener
         self._flusher: Flusher
         self._membership: Membership
@@ -119,8 +119,7 @@ class Broker:
         self.bounds = Bounds(config.limits)
         self.tally = Tally(config.broker_id)
         self._incarnation = environment.new_id()
-        self._claim: Claim
-        self._life: Life
+        self._disks: Disks
         self._crash_kind = 0
         """How the processes before this one have ended at worst; once this one is registered, its marker begins anew."""
         self._upkeep: Upkeep
@@ -227,7 +226,7 @@ class Broker:
     @property
     def worst_end(self) -> CrashKind:
         """How the processes before this one have ended at worst, as this one told the controller."""
-        return CrashKind(max(self._crash_kind, self._life.worst))
+        return CrashKind(max(self._crash_kind, self._disks.worst))
 
     @property
     def cluster_id(self) -> str:
@@ -247,10 +246,9 @@ class Broker:
 
     async def _join(self, ready: Callable[[], None]) -> None:
         """Register, read up to that, take the roles, and be counted among the living."""
-        self._crash_kind = int(self._life.worst)
+        self._crash_kind = int(self._disks.worst)
         cluster_id = await self._membership.register(*self.advertised, self.listeners)
-        adopt_cluster(self.data.directory, self._claim.identity, cluster_id)
-        self._life.registered(self._membership.epoch)
+        self._disks.registered(cluster_id, self._membership.epoch)
         logger.info(
             "broker.registered id=%d epoch=%d cluster=%s",
             self.config.broker_id,
@@ -270,18 +268,10 @@ class Broker:
 
     async def _open(self) -> None:
         env, config = self._env, self.config
-        self._claim, self._life, self.data = take_directory(
-            env,
-            "broker",
-            config.broker_id,
-            self._incarnation,
-            config.log,
-            OpenSegments(config.open_segments),
-            self._halt,
-            config.reserve_bytes,
-        )
+        self._disks = take_disks(env, config, self._incarnation, self._halt)
+        self.data = self._disks.data
         await breathing(self.data.open(env.clock.wall_ms()))
-        log = self.data.logs.get(METADATA) or self.data.create(
+        log = self.data.logs.get(METADATA) or self.data.first.create(
             METADATA, METADATA_TOPIC_ID, env.clock.wall_ms()
         )
         self.observer = Observer(
@@ -296,9 +286,16 @@ class Broker:
             bounds=self.bounds,
             on_lost=self._on_controller_lost,
             snapshots=config.snapshots,
-            save_log_start=lambda: in_a_thread(self.data.write_log_starts().run),
+            save_log_start=lambda: in_a_thread(self.data.first.write_log_starts().run),
         )
-        self._membership = Membership(config, self.observer, self._claim.identity, self._life, env.rng)
+        self._membership = Membership(config, self.observer, self._disks, env.rng)
+
+    def _on_directory_failed(self, data: DataDirectory, why: str) -> None:
+        """The others go on; whose replicas can be led elsewhere is for the controller to know at once."""
+        logger.critical("directory.failed path=%s logs=%d reason=%r", data.directory.path, len(data.logs), why)
+        self.replicas.directory_failed(data, why)
+        self._adopted()
+        self._membership.beat()
 
     def _halt(self, what: str, error: OSError) -> NoReturn:
         self._env.halt(f"{what}: {error}")
@@ -325,6 +322,7 @@ class Broker:
             make_soon=self._maker.wake,
             config_of=self._log_settings.of,
         )
+        self.data.on_failure = self._on_directory_failed
         self._deadlines = Deadlines(self.replicas.delayed)
         self._clocks = Clocks(
             lambda: int(loop.time() * 1000), self._env.clock.wall_ms, lambda: int(self._env.clock.boot_ms())
@@ -391,7 +389,7 @@ class Broker:
             if name != METADATA and not self._is_here(topic_id, name.partition):
                 self.data.stray(name)
         self.strays = Strays(
-            lambda: [self.data.directory],
+            lambda: [data.directory for data in self.data.serving],
             self._clocks,
             is_here=self._is_here,
             delay_ms=lambda: live(self.config, self.observer.image.configs).stray_delete_delay_ms,
@@ -565,7 +563,7 @@ class Broker:
         await in_a_thread(lambda: self.data.close(committed))
         for problem in self.data.report.problems:
             logger.warning("storage.problem %s", problem)
-        self._claim.lock.release()
+        self._disks.release()
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────────
 
@@ -573,7 +571,7 @@ class Broker:
         """One request, served at once or left to wait; whatever is raised here is its answer."""
         message = incoming.message
         if isinstance(message, Hello):
-            cluster = self._claim.identity.cluster_id
+            cluster = self._disks.identity.cluster_id
             incoming.connection.context = message
             incoming.reply(Welcome(cluster.hex() if cluster else "", self.config.broker_id, "broker"))
             return

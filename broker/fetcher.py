@@ -291,9 +291,10 @@ class Fetcher:
         """Whether it is durable that what the leader has purged is missing here as well, before it is copied."""
         if floor <= partition.log.purge_floor:
             return True
+        data = self._follow.replicas.data.of(partition.name)
         before, partition.log.purge_floor = partition.log.purge_floor, floor
         try:
-            self._follow.replicas.data.write_purge_floors().run()  # seldom: once for a whole copy
+            data.write_purge_floors().run()  # seldom: once for a whole copy
         except NoRoom as full:
             partition.log.purge_floor = before
             logger.warning("fetch.refused partition=%s leader=%s %s", partition.name, self._leader, full)

@@ -6,14 +6,15 @@
 What it keeps true (docs/STORAGE.md; D7, D12, I-31, I-32):
 
 * One flush of a log at a time, and what it covers is what was there when it began.
-* A flush or checkpoint that failed ends the process (`halt`): nothing is retried. On a full disk nothing has failed:
-  what was durable stays so, and it is tried again when there is room.
+* A flush or checkpoint that failed ends the process, or what is in that directory where there are others (`halt`):
+  nothing is retried. On a full disk nothing has failed: what was durable stays so, and it is tried again when there
+  is room.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tidelog.broker.io import in_a_thread
@@ -23,7 +24,8 @@ from tidelog.broker.requests.context import Clocks
 from tidelog.broker.space import LOOK_BYTES, look_at
 from tidelog.protocol.errors import DiskFull, StorageError
 from tidelog.protocol.types import Offset, TopicPartition
-from tidelog.storage.checkpoints import PendingWrite
+from tidelog.storage.data_directories import Write
+from tidelog.storage.data_directory import DataDirectory
 from tidelog.storage.files import FULL
 from tidelog.storage.flushing import Flush
 from tidelog.storage.room import MIN_FREE_BYTES
@@ -50,7 +52,7 @@ class FlushSettings:
 
 
 class Flusher:
-    """The flushing of one data directory. `run`, `probe` and `keep_checkpoints` are tasks of the node."""
+    """The flushing of all data directories. `run`, `probe` and `keep_checkpoints` are tasks of the node."""
 
     def __init__(
         self,
@@ -123,9 +125,8 @@ class Flusher:
         self._look_for_room()
         while True:
             await asyncio.sleep(_PROBE_S)
-            reserve = self._replicas.data.reserve
-            if reserve is not None and reserve.is_out:
-                await in_a_thread(reserve.take_back)
+            for data in self._replicas.data.serving:
+                await self._take_back(data)
             self._replicas.probe(self._clocks.now_ms(), self._clocks.wall_ms())
             self._look_for_room()
             if self._refused:
@@ -133,9 +134,26 @@ class Flusher:
                 self._refused = {}
                 self._woken.set()
 
+    async def _take_back(self, data: DataDirectory) -> None:
+        """What was given of the reserve, if it is out."""
+        if data.reserve is not None and data.reserve.is_out:
+            try:
+                await in_a_thread(data.reserve.take_back)
+            except OSError as error:
+                with contextlib.suppress(StorageError):
+                    data.halt("take back the reserve", error)
+
     def _look_for_room(self) -> None:
-        if look_at(self._replicas.data, self._settings.min_free_bytes):
-            self._room_changed()
+        """Wherever there is a disk that answers."""
+        for data in self._replicas.data.serving:
+            try:
+                changed = look_at(data, self._settings.min_free_bytes)
+            except OSError as error:
+                with contextlib.suppress(StorageError):
+                    data.halt("look for room", error)
+            else:
+                if changed:
+                    self._room_changed()
 
     async def keep_checkpoints(self) -> None:
         """Write down, from time to time, what is committed and where logs start."""
@@ -165,25 +183,30 @@ class Flusher:
     async def save_log_starts(self) -> bool:
         """Write down where logs start; whether it is durable now."""
         starts = [(p, p.log.log_start, p.begun_anew) for p in self._replicas.partitions.values()]
-        if not await self.write(self._replicas.data.write_log_starts()):
-            return False
+        writes = self._replicas.data.write_log_starts()
+        written = await self.write(writes)
         for partition, start, begun_anew in starts:
-            partition.log_start_saved(start, begun_anew)
-        return True
+            if any(partition.name in data.logs for data in written):
+                partition.log_start_saved(start, begun_anew)
+        return len(written) == len(writes)
 
     def committed(self) -> dict[TopicPartition, Offset]:
         """How far each replica knows that its partition is committed, led, followed or leaderless (KAFKA-1647)."""
         return {partition.name: partition.high_watermark for partition in self._replicas.partitions.values()}
 
-    async def write(self, pending: PendingWrite) -> bool:
-        """Write a checkpoint; whether it is written. On a full disk the old one stays, and says less."""
-        try:
-            await in_a_thread(pending.run)
-        except OSError as error:
-            if error.errno not in FULL:
-                self._replicas.data.halt("write a checkpoint", error)
-            return False
-        return True
+    async def write(self, writes: Sequence[Write]) -> list[DataDirectory]:
+        """Write checkpoints; in which directories they are written. On a full disk the old one stays, and says less."""
+        written = []
+        for data, pending in writes:
+            try:
+                await in_a_thread(pending.run)
+            except OSError as error:
+                if error.errno not in FULL:
+                    with contextlib.suppress(StorageError):  # the other directories are written nevertheless
+                        data.halt("write a checkpoint", error)
+            else:
+                written.append(data)
+        return written
 
     async def _flush(self, partitions: Iterable[Partition]) -> None:
         """Flush these logs, some at a time, and tell who waits for it."""

@@ -37,14 +37,8 @@ class LogMaker:
             await self._woken.wait()
             self._woken.clear()
             while begun := replicas.begin_making(_AT_ONCE):
-                shares = [begun[thread::_MAKERS] for thread in range(_MAKERS)]
-                await asyncio.gather(
-                    *(
-                        in_a_thread(partial(making.run, replicas.data.directory, share))
-                        for share in shares
-                        if share
-                    )
-                )
+                shares = replicas.data.shares(begun, _MAKERS)
+                await asyncio.gather(*(in_a_thread(partial(making.run, *share)) for share in shares))
                 for each in begun:
                     partition = replicas.made(each, clocks.now_ms(), clocks.wall_ms())
                     if partition is not None:

@@ -16,6 +16,7 @@ import logging
 from random import Random
 
 from tidelog.broker.config import BrokerConfig
+from tidelog.broker.disks import Disks
 from tidelog.broker.replicas import Replicas
 from tidelog.broker.requests.context import Clocks
 from tidelog.controller.observer import Observer
@@ -36,8 +37,6 @@ from tidelog.protocol.messages import (
     RegisterBrokerReply,
 )
 from tidelog.protocol.types import Epoch
-from tidelog.storage.crashes import Life
-from tidelog.storage.identity import Identity
 
 logger = logging.getLogger(__name__)
 
@@ -53,16 +52,14 @@ class Membership:
         self,
         config: BrokerConfig,
         observer: Observer,
-        identity: Identity,
-        life: Life,
+        disks: Disks,
         rng: Random,
     ) -> None:
         self.epoch: Epoch = -1
         """This registration."""
         self._config = config
         self._observer = observer
-        self._identity = identity
-        self._life = life
+        self._disks = disks
         self._rng = rng
         self._replicas: Replicas | None = None
         self._beat = asyncio.Event()
@@ -90,8 +87,8 @@ class Membership:
                 self.epoch, self.refusal = reply.broker_epoch, ""
                 return bytes.fromhex(reply.cluster_id)
             refusal = error_of(reply.error, reply.message or "")
-            if reply.start and self._life.count_on(reply.start):
-                logger.warning("broker.counts_on start=%d reason=%s", self._life.start, refusal)
+            if reply.start and self._disks.life.count_on(reply.start):
+                logger.warning("broker.counts_on start=%d reason=%s", self._disks.life.start, refusal)
                 continue
             if not (refusal.retriable or isinstance(refusal, DuplicateBrokerRegistration)):
                 raise refusal
@@ -102,7 +99,7 @@ class Membership:
     def _registration(
         self, quorum_epoch: Epoch, host: str, port: int, listeners: tuple[ListenerEndpoint, ...]
     ) -> RegisterBroker:
-        identity, life = self._identity, self._life
+        identity, life = self._disks.identity, self._disks.life
         return RegisterBroker(
             self._config.broker_id,
             quorum_epoch,
@@ -117,6 +114,7 @@ class Membership:
             life.incarnation_ids,
             life.start,
             listeners,
+            self._disks.standings(),
         )
 
     # ── staying ───────────────────────────────────────────────────────────────────────────────────

@@ -4,12 +4,14 @@ Nothing is counted twice for this: values are read from the broker's own state, 
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.partition import Partition
 from tidelog.protocol.metrics import Sample, counter, gauge
 from tidelog.protocol.types import BrokerId
+from tidelog.storage.data_directories import DataDirectories
 
 # fmt: off
 LED: Final = gauge("tidelog_broker_partitions_led", "Partitions that this broker leads.")
@@ -49,7 +51,8 @@ FLUSH_TIME: Final = counter("tidelog_broker_flush_seconds_total", "How long that
 FLUSH_LONGEST: Final = gauge("tidelog_broker_flush_longest_seconds", "The longest of them since the start.")
 OPEN_SEGMENTS: Final = gauge("tidelog_broker_open_segments", "Files of logs that are open.")
 INDEXES: Final = gauge("tidelog_broker_index_memory_bytes", "What indexes take in memory.")
-FREE: Final = gauge("tidelog_broker_disk_free_bytes", "Free space where the data directory is.")
+FREE: Final = gauge("tidelog_broker_disk_free_bytes", "Free space where the data directory is; of several, the one with the least.")
+DIRECTORIES_FAILED: Final = gauge("tidelog_broker_directories_failed", "Data directories that have failed since the broker started: what lies there is offline.")
 GROUP_MEMBERS: Final = gauge("tidelog_group_members", "Members of a consumer group that this broker coordinates.", "group")
 GROUP_LAG: Final = gauge("tidelog_group_lag_records", "Records of a topic that a group has not committed yet, as of at most ten seconds ago; from the second look on.", "group", "topic")
 GROUP_LAG_TIME: Final = gauge("tidelog_group_lag_seconds", "How long a group is behind in a topic, at most: the age of the last record that it has committed.", "group", "topic")
@@ -71,9 +74,10 @@ def collect(broker: Broker) -> Iterator[Sample]:
     yield SENT.at(broker.listener.sent_bytes)
     yield HELD.at(bounds.used_bytes)
     yield UNSENT.at(bounds.unsent_bytes)
-    yield OPEN_SEGMENTS.at(len(data.open_segments))
-    yield INDEXES.at(data.open_segments.index_memory)
-    yield FREE.at(data.directory.free_space())
+    yield OPEN_SEGMENTS.at(len(data.first.open_segments))
+    yield INDEXES.at(data.first.open_segments.index_memory)
+    yield FREE.at(_free(data))
+    yield DIRECTORIES_FAILED.at(len(data.all) - len(data.serving))
     yield LAST_END.at(broker.worst_end)
     yield DAMAGED.at(sum(bool(found.damage) for found in data.report.found.values()))
     yield LEASE.at(broker.not_ready() is None)
@@ -81,6 +85,15 @@ def collect(broker: Broker) -> Iterator[Sample]:
     if broker.serving:
         yield from _roles(broker)
         yield from _groups(broker)
+
+
+def _free(data: DataDirectories) -> int:
+    """Where there is least; a disk that does not answer is for others to notice."""
+    free = []
+    for each in data.serving:
+        with suppress(OSError):
+            free.append(each.directory.free_space())
+    return min(free, default=0)
 
 
 def _counted(broker: Broker) -> Iterator[Sample]:

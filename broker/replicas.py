@@ -11,6 +11,7 @@ What it keeps true (docs/REPLICATION.md; D8, D9, I-26, I-37):
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -23,8 +24,10 @@ from tidelog.protocol.types import NO_EPOCH, BrokerId, Epoch, TopicId, TopicPart
 from tidelog.replication.delayed import Delayed, Operation
 from tidelog.replication.sessions import FetchSessions, Place
 from tidelog.storage.config import LogConfig
+from tidelog.storage.data_directories import DataDirectories
 from tidelog.storage.data_directory import DataDirectory
 from tidelog.storage.files import NoRoom
+from tidelog.storage.log import Log
 from tidelog.storage.making import Making
 
 States: TypeAlias = Mapping[Place, tuple[str, PartitionState]]
@@ -55,7 +58,7 @@ class Replicas:
 
     def __init__(
         self,
-        data: DataDirectory,
+        data: DataDirectories,
         around: Surroundings,
         *,
         run_soon: Callable[[], None],
@@ -147,11 +150,11 @@ class Replicas:
         if name in self._leaving or name in self._being_made:
             missing.why, missing.soon = "the log that had its name is being flushed", True
             return None
-        if name in self.data.report.offline and not self.data.open_again(name, wall_ms):
-            error = self.data.report.offline[name]
-            missing.why, missing.for_good = str(error), not isinstance(error, DiskFull)
-            return None
         try:
+            if name in self.data.offline and not self.data.open_again(name, wall_ms):
+                error = self.data.offline[name]
+                missing.why, missing.for_good = str(error), not isinstance(error, DiskFull)
+                return None
             if name in self.data.logs and self.data.topic_ids[name] != place[0]:
                 self.data.stray(name)
             log = self.data.logs.get(name) or self.data.create(name, place[0], wall_ms)
@@ -159,17 +162,18 @@ class Replicas:
             missing.why = f"its log could not be made: {error}"
             return None
         except StorageError as error:
-            missing.why, missing.for_good = str(error), True
+            missing.why, missing.for_good = str(error), name in self.data.offline
             return None
-        except OSError as error:
-            self.data.halt(f"make the log of {name}", error)
-        return Partition(name, log, self.data.high_watermark(name), self.data.room)
+        return self._partition(name, log)
+
+    def _partition(self, name: TopicPartition, log: Log) -> Partition:
+        return Partition(name, log, self.data.high_watermark(name), self.data.of(name).room)
 
     # ── many new logs ─────────────────────────────────────────────────────────────────────────────
 
     def _needs_a_log(self, place: Place, topic: str) -> bool:
         name = TopicPartition(topic, place[1])
-        here = place in self.partitions or name in self.data.logs or name in self.data.report.offline
+        here = place in self.partitions or name in self.data.logs or name in self.data.offline
         return not here
 
     def _is_being_made(self, place: Place) -> bool:
@@ -195,7 +199,7 @@ class Replicas:
             missing = self.missing.get(place)
             if missing is None:
                 continue
-            in_the_way = (self.data.logs, self.data.report.offline, self._leaving, self._being_made)
+            in_the_way = (self.data.logs, self.data.offline, self._leaving, self._being_made)
             if any(name in others for others in in_the_way):
                 continue
             try:
@@ -216,15 +220,17 @@ class Replicas:
             self.data.discard(making)  # it has left meanwhile
             return None
         missing.making = None
-        if isinstance(making.error, NoRoom):
-            missing.why, missing.soon = f"its log could not be made: {making.error}", False
-            self.data.discard(making)
+        try:
+            if isinstance(making.error, NoRoom):
+                self.data.discard(making)
+                raise making.error
+            if making.error is not None:
+                self.data.could_not_make(making, making.error)
+            log = self.data.create(making.partition, making.topic_id, wall_ms, made=True)
+        except (NoRoom, StorageError) as error:
+            missing.why, missing.soon = f"its log could not be made: {error}", False
             return None
-        if making.error is not None:
-            self.data.halt(f"make the log of {making.partition}", making.error)
-        log = self.data.create(making.partition, making.topic_id, wall_ms, made=True)
-        committed = self.data.high_watermark(making.partition)
-        self.partitions[place] = Partition(making.partition, log, committed, self.data.room)
+        self.partitions[place] = self._partition(making.partition, log)
         del self.missing[place]
         self._adopt_one(place, missing.topic, missing.state, now_ms, wall_ms)
         return self.partitions[place]
@@ -243,7 +249,8 @@ class Replicas:
             self._remove(partition)
 
     def _remove(self, partition: Partition) -> None:
-        self.data.destroy(self.data.remove(partition.name))
+        if partition.name in self.data.logs:
+            self.data.remove(partition.name)
 
     def flush_ended(self, partition: Partition) -> None:
         """Now its log can be removed, if that waited for it; what takes its place comes with the next `probe`."""
@@ -261,10 +268,22 @@ class Replicas:
         """Look whether a disk that was full has room again, and make what could not be made; once a second."""
         for partition in self.partitions.values():
             if partition.offline is None:
-                partition.log.probe(partition.room.enough)
+                try:
+                    partition.log.probe(partition.room.enough)
+                except OSError as error:
+                    with suppress(StorageError):
+                        partition.log.halt("look for room", error)
         for place, missing in list(self.missing.items()):
             if not missing.for_good and not self._is_being_made(place):
                 self._adopt_one(place, missing.topic, missing.state, now_ms, wall_ms)
+
+    def directory_failed(self, data: DataDirectory, why: str) -> None:
+        """Nothing that lies there is served any more, nor made elsewhere: the next start looks what is left of it."""
+        for place, partition in self.partitions.items():
+            if partition.name in data.logs and partition.offline is None:
+                self.proposing.pop(place, None)
+                partition.go_offline(why)
+                self.touched(place)
 
     def offline(self) -> list[Place]:
         """The replicas that should be here and cannot be served."""

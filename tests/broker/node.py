@@ -52,6 +52,7 @@ from tidelog.protocol.types import BrokerId, Epoch, Offset
 from tidelog.replication.sessions import Place
 from tidelog.storage.config import LogConfig
 from tidelog.storage.crashes import Life
+from tidelog.storage.data_directories import DataDirectories
 from tidelog.storage.data_directory import DataDirectory
 from tidelog.storage.identity import claim
 from tidelog.storage.open_segments import OpenSegments
@@ -148,7 +149,7 @@ class Node:
             10_000,
         )
         self.replicas = Replicas(
-            self.data,
+            DataDirectories([self.data]),
             around,
             run_soon=lambda: self.due.append(self.replicas.delayed.run),
             propose_soon=self._propose_soon,

@@ -8,11 +8,13 @@ import pytest
 
 from tests.broker.node import Node
 from tidelog.broker.config import BrokerConfig
+from tidelog.broker.disks import Disks
 from tidelog.broker.membership import Membership
 from tidelog.controller.observer import Observer
 from tidelog.protocol.errors import InvalidRegistration
 from tidelog.protocol.messages import (
     BrokerHeartbeatReply,
+    DirectoryStanding,
     ListenerEndpoint,
     RegisterBroker,
     RegisterBrokerReply,
@@ -54,10 +56,21 @@ def life_of(disk: SimulatedDisk, number: int) -> Life:
     )
 
 
+class OneDisk:
+    """A broker's only one."""
+
+    def __init__(self, life: Life, identity: Identity) -> None:
+        self.life = life
+        self.identity = identity
+
+    def standings(self) -> tuple[DirectoryStanding, ...]:
+        return (DirectoryStanding(self.life.directory_id, int(self.life.worst), self.life.incarnation_ids),)
+
+
 def member(controller: Controller, life: Life) -> Membership:
     config = BrokerConfig(broker_id=BrokerId(1), controllers=((1, "127.0.0.1", 1),))
-    identity = Identity("broker", 1, b"d" * 16, CLUSTER)
-    return Membership(config, cast("Observer", controller), identity, life, Random(1))
+    disk = OneDisk(life, Identity("broker", 1, b"d" * 16, CLUSTER))
+    return Membership(config, cast("Observer", controller), cast("Disks", disk), Random(1))
 
 
 # ── registration ──────────────────────────────────────────────────────────────────────────────────────
@@ -72,6 +85,7 @@ async def test_a_registration_says_which_start_it_is_and_who_was_there_since_the
     asked = controller.asked[0]
     assert (asked.start, asked.incarnation_id) == (3, b"\x03" * 16)
     assert asked.incarnation_ids == (b"\x01" * 16, b"\x02" * 16, b"\x03" * 16)
+    assert [disk.incarnation_ids for disk in asked.directories] == [asked.incarnation_ids]
 
 
 async def test_a_registration_says_where_the_other_listeners_are() -> None:

@@ -73,7 +73,7 @@ def test_a_log_that_could_not_be_opened_is_offline_and_not_made_anew() -> None:
 def test_a_replica_that_finds_no_room_is_made_when_there_is_some(monkeypatch: pytest.MonkeyPatch) -> None:
     node = Node()
 
-    def full(*_: Any) -> None:
+    def full(*_: Any, **__: Any) -> None:
         raise DiskFull("planted")
 
     with monkeypatch.context() as plant:

@@ -115,7 +115,7 @@ def back(town: Town, number: int) -> None:
 
 
 def kept(town: Town, number: int) -> list[Stray]:
-    return strays(town.cluster.brokers[number].data.directory)
+    return strays(town.cluster.brokers[number].data.first.directory)
 
 
 def test_a_topic_that_was_deleted_meanwhile_leaves_the_disk_after_the_delay(world: World) -> None:
@@ -127,7 +127,7 @@ def test_a_topic_that_was_deleted_meanwhile_leaves_the_disk_after_the_delay(worl
     broker = town.cluster.brokers[away]
     town.cluster.until(lambda: broker.strays.removed, LOOK_S + 2)
     assert broker.serving
-    assert not [name for name in broker.data.directory.names() if name.startswith("orders")]
+    assert not [name for name in broker.data.first.directory.names() if name.startswith("orders")]
 
 
 def test_a_restart_begins_the_delay_anew(world: World) -> None:

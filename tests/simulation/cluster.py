@@ -259,7 +259,7 @@ class Cluster:
     def _count_start(self, broker: Broker) -> None:
         """How the last life of a broker ended, and what its recovery had to do."""
         counts = self.oracle.counts
-        counts[f"starts after {broker.data.life.last_end.name.lower()}"] += 1
+        counts[f"starts after {broker.data.first.life.last_end.name.lower()}"] += 1
         for findings in broker.data.report.found.values():
             counts["recoveries that verified a tail"] += findings.verified_bytes > 0
             counts["recoveries that cut a torn tail"] += findings.torn_bytes > 0

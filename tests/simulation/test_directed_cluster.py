@@ -134,7 +134,7 @@ def test_a_rolling_restart_in_order_scans_nothing_and_fails_nobody(world: World)
         town.cluster.start(number)
         town.converge()
         data = town.cluster.brokers[number].data
-        assert data.life.last_end is CrashKind.CLEAN
+        assert data.first.life.last_end is CrashKind.CLEAN
         assert [found.verified_bytes for found in data.report.found.values()] == [0, 0]
     assert town.read() == town.sent
 
@@ -155,7 +155,7 @@ def test_a_stop_without_a_controller_ends_all_the_same(world: World) -> None:
     town.cluster.start_controller()
     town.cluster.start(1)
     town.converge()
-    assert town.cluster.brokers[1].data.life.last_end is CrashKind.CLEAN
+    assert town.cluster.brokers[1].data.first.life.last_end is CrashKind.CLEAN
 
 
 def test_a_leader_that_was_paused_commits_nothing_and_shows_nothing(world: World) -> None:
@@ -223,7 +223,7 @@ def test_a_broker_whose_marker_rots_has_lost_its_count_and_comes_back(world: Wor
     town.cluster.hosts[number].disk.rot(f"/data/{RUNNING}", 20, 1)
     town.cluster.start(number)
     town.converge()
-    assert town.cluster.brokers[number].data.life.start == 6
+    assert town.cluster.brokers[number].data.first.life.start == 6
     assert town.cluster.controllers[-1].working.brokers[BrokerId(number)].start == 6
 
 

@@ -145,7 +145,7 @@ class Removal:
     def directories_agree(self) -> bool:
         """Whether exactly those have a partition's directory that keep it; what was set aside has another name."""
         return all(
-            (f"{TOPIC}-{place[1]}" in broker.data.directory.names())
+            (f"{TOPIC}-{place[1]}" in broker.data.first.directory.names())
             == (number in self.office.state(place).replicas)
             for place in self.places
             for number, broker in self.office.cluster.brokers.items()
