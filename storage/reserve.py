@@ -7,6 +7,7 @@ shorter and the write is tried again. What it keeps true (DECISIONS 9, ADR 103; 
 
 * What is given is not taken by others: while any of the reserve is out, nothing is written to the logs of
   partitions, and `free_space` does not count what the reserve has to get back.
+* Whoever replaces a file of a directory looks whether what is out can come back: that is every few seconds.
 * It is given in parts: others who fill the disk get what is given and not used, and no more of it.
 * It is never more than a part of the space that there is: a small disk is for records, too.
 
@@ -191,9 +192,9 @@ class Reserved:
     def rename(self, old: str, new: str) -> None:
         """Give it another name."""
         self.reserve.make_room(lambda: self._directory.rename(old, new))
-
         if self.reserve.is_out:  # a file was replaced, and its old bytes are free
             self.reserve.take_back()
+
     def remove(self, name: str) -> None:
         """Remove a file."""
         self._directory.remove(name)
