@@ -26,7 +26,7 @@ from tidelog.controller.batches import Answer
 from tidelog.controller.configs import alter_configs, describe_configs, topic_defaults, unfinished
 from tidelog.controller.departures import unregister_broker
 from tidelog.controller.election import STEP, fence, lead_again, leave, leaving
-from tidelog.controller.facts import Fact, NothingHappened, ProducerIdsTaken
+from tidelog.controller.facts import Fact, NothingHappened, PartitionCreated, ProducerIdsTaken
 from tidelog.controller.image import Image
 from tidelog.controller.leaders import elect_leaders
 from tidelog.controller.liveness import (
@@ -314,26 +314,23 @@ class Active:
         def place(partitions: int, factor: int) -> list[Replicas]:
             return place_new(self.image.brokers.values(), partitions, factor, Random(topic_id))
 
-        def decide() -> _Decided[TidelogError | None]:
+        def decide() -> _Decided[CreatedTopic]:
             defaults = topic_defaults(self.image, self.config.topics)
             try:
                 facts = create_topic(self.image, topic, topic_id, place, defaults)
             except TidelogError as error:
-                return _Decided([], error)
-            return _Decided([] if validate_only else [facts], None)
+                return _Decided([], CreatedTopic(topic.name, error.code, str(error)))
+            made = [fact for fact in facts if isinstance(fact, PartitionCreated)]
+            told = CreatedTopic(
+                topic.name,
+                topic_id=None if validate_only else topic_id,
+                partitions=len(made),
+                replication_factor=len(made[0].replicas),
+            )
+            return _Decided([] if validate_only else [facts], told)
 
-        refused = yield from self._decided(decide)
-        if refused is not None:
-            return CreatedTopic(topic.name, refused.code, str(refused))
-        if validate_only:
-            return CreatedTopic(topic.name)
-        partitions = self.image.partitions_of(topic_id)
-        return CreatedTopic(
-            topic.name,
-            topic_id=topic_id,
-            partitions=len(partitions),
-            replication_factor=len(partitions[0].replicas),
-        )
+        created = yield from self._decided(decide)
+        return created
 
     def _delete_topics(self, request: DeleteTopics, _now_ms: int) -> Steps:
         asked: list[tuple[str, TopicId | None]] = [(name, None) for name in request.names]

@@ -57,8 +57,8 @@ def active(log: Log) -> Active:
     )
 
 
-def create(partitions: int) -> CreateTopics:
-    return CreateTopics((NewTopic("wide", partitions, 3),), quorum_epoch=EPOCH)
+def create(partitions: int, *, validate_only: bool = False) -> CreateTopics:
+    return CreateTopics((NewTopic("wide", partitions, 3),), validate_only, quorum_epoch=EPOCH)
 
 
 def finish(steps: Steps[Reply]) -> CreateTopicsReply:
@@ -140,3 +140,13 @@ def test_a_topic_that_is_removed_while_a_broker_is_fenced_does_not_keep_it_from_
     for _ in steps:
         pass
     assert log.working.brokers[BrokerId(3)].fenced
+
+
+def test_who_asks_only_whether_a_topic_could_be_made_hears_what_it_would_be() -> None:
+    log = Log()
+    node = active(log)
+    (told,) = finish(node.serve(create(4, validate_only=True), 0)).topics
+    assert (told.error, told.partitions, told.replication_factor, told.topic_id) == (0, 4, 3, None)
+    assert node.image.topics == {}
+    (made,) = finish(node.serve(create(4), 0)).topics
+    assert (made.partitions, made.replication_factor) == (4, 3)
