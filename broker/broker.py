@@ -258,6 +258,7 @@ class Broker:
         while self.observer.caught_up_to <= self._membership.epoch:
             self._replayed.clear()
             await self._replayed.wait()
+        self.data.on_failure = self._on_directory_failed
         self._take_roles()
         for work in self._work():
             self._spawn(work)
@@ -322,7 +323,6 @@ class Broker:
             make_soon=self._maker.wake,
             config_of=self._log_settings.of,
         )
-        self.data.on_failure = self._on_directory_failed
         self._deadlines = Deadlines(self.replicas.delayed)
         self._clocks = Clocks(
             lambda: int(loop.time() * 1000), self._env.clock.wall_ms, lambda: int(self._env.clock.boot_ms())
