@@ -7,6 +7,7 @@ counts as long as the code that it ran is unchanged (`--standing`).
 
 import argparse
 import json
+import os
 import shlex
 import signal
 import sys
@@ -28,6 +29,8 @@ EVIDENCE = ROOT / "docs/evidence/bench.json"
 
 def main(arguments: list[str]) -> int:
     """Measure what was asked for. 0: measured, whatever came out; 1: something could not be measured."""
+    # Whoever starts processes starts them with modules compiled beforehand, as they are after any first use.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     options = _parser().parse_args(arguments)
     if options.standing:
         print(table.standing(evidence.standing(EVIDENCE, ROOT)))
