@@ -73,6 +73,8 @@ class Environment:
     """The how manieth process of this host it is."""
     halt: Callable[[str], NoReturn]
     """The action for fatal errors: the process ends, now."""
+    other_directories: tuple[Directory, ...] = ()
+    """One on each further disk."""
 
 
 Main: TypeAlias = Callable[[Environment], Coroutine[Any, Any, object]]
@@ -88,6 +90,8 @@ class Host:
         self.machine = world.network.machine(name)
         self.disk = disk or SimulatedDisk(random.Random(world.rng.getrandbits(64)))
         self.disk.on_crash = self._on_crash
+        self.more_disks: list[SimulatedDisk] = []
+        """Further disks: they may fail alone, and each holds one directory."""
         self.disk_ms = (0.02, 5.0)
         """Bounds of how long a call in a worker thread waits, and again how long it takes."""
         self.loop: SimulatedLoop | None = None
@@ -105,6 +109,11 @@ class Host:
         self._started_s = float(world.rng.randrange(1 << 20))
         self.boot_id = self._draw_boot_id()
         world.hosts[name] = self
+
+    def add_disk(self) -> SimulatedDisk:
+        """One more, from the next start on."""
+        self.more_disks.append(SimulatedDisk(random.Random(self.world.rng.getrandbits(64))))
+        return self.more_disks[-1]
 
     # ── a process ──────────────────────────────────────────────────────────────────────────────────
 
@@ -144,6 +153,7 @@ class Host:
             self.boot_id,
             self.life,
             self.halt,
+            tuple(disk.open_directory(f"/more-{at}") for at, disk in enumerate(self.more_disks, 1)),
         )
         self.main = loop.create_task(self._live(loop, main or _idle, environment), name=f"{self.name}-main")
 
@@ -238,6 +248,8 @@ class Host:
         dark = issubclass(crash, PowerCut)
         self.world.timeline.note(self.name, "power cut" if dark else self._reason)
         self._reason = "kill"
+        for disk in self.more_disks:
+            disk.power_cut() if dark else disk.kill()
         if self.loop is not None:
             self.loop.die()
             self._buried.append(self.loop)

@@ -69,6 +69,7 @@ class Cluster:
         controllers: int = 1,
         config: dict[str, Any] | None = None,
         racks: dict[int, str] | None = None,
+        disks: int = 1,
     ) -> None:
         self.world = world
         self.oracle = self.kind_of_oracle()
@@ -86,6 +87,9 @@ class Cluster:
         self.nodes: dict[int, Controller] = {}
         """The node of each controller's last life."""
         self.hosts = {number: Host(f"b{number}", world) for number in range(1, brokers + 1)}
+        for host in self.hosts.values():
+            for _ in range(disks - 1):
+                host.add_disk()
         self._controllers: set[Process] = set(self.quorum.values())
         self._numbers: dict[Process, int] = {host: number for number, host in self.hosts.items()}
         self.witness = Witness(self.quorum, self._fetch_ms, self.oracle.counts)
@@ -174,6 +178,7 @@ class Cluster:
                 lambda: rng.randbytes(16),
                 nullcontext,
                 env.halt,
+                other_directories=env.other_directories,
             ),
         )
         made(broker)
@@ -253,7 +258,7 @@ class Cluster:
         for place, partition in broker.replicas.partitions.items():
             if partition.offline is None:
                 self.oracle.look(life, place, partition)
-            elif "not placed" not in partition.offline:
+            elif not any(word in partition.offline for word in ("not placed", "directory has failed")):
                 raise AssertionError(f"{partition} went offline")
 
     def _count_start(self, broker: Broker) -> None:

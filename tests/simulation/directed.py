@@ -47,10 +47,11 @@ class Town:
         *,
         config: dict[str, Any] | None = None,
         racks: dict[int, str] | None = None,
+        disks: int = 1,
         **topic: str,
     ) -> None:
         self.world = world
-        self.cluster = Cluster(world, config=config, racks=racks)
+        self.cluster = Cluster(world, config=config, racks=racks, disks=disks)
         self.host = Host("client", world)
         self.host.start()
         brokers = [self.address(number) for number in self.cluster.hosts]

@@ -1,0 +1,186 @@
+"""Brokers with two disks each, of which one fails or is replaced: what lies on the other goes on (ADR 106)."""
+
+import pytest
+
+from tests.simulation.clients import Client
+from tests.simulation.directed import TOPIC, Town, deliver
+from tidelog.protocol.errors import TidelogError
+from tidelog.protocol.messages import CreateTopics, CreateTopicsReply, NewTopic
+from tidelog.replication.sessions import Place
+from tidelog.storage.crashes import CrashKind
+from tidelog.testing.simulation.disk import SimulatedDisk
+from tidelog.testing.simulation.world import World
+
+OTHER = "clicks"
+
+
+class TwoDisks(Town):
+    """Each topic's partition lies on another disk: `orders` on the second one of each broker, `clicks` on the first."""
+
+    def __init__(self, world: World, **topic: str) -> None:
+        super().__init__(world, disks=2, **topic)
+        self.clicks = self.do(self._make)
+        self.cluster.until(self.cluster.converged, 20)
+        self.heard = 0
+        for number, broker in self.cluster.brokers.items():
+            where = {log.topic: broker.data.of(log) for log in broker.data.logs}
+            assert where[TOPIC] is broker.data.all[1], number
+            assert where[OTHER] is broker.data.first, number
+
+    async def _make(self, client: Client) -> Place:
+        while OTHER not in client.places:
+            try:
+                reply, _ = await client.ask(
+                    client.rng.choice(client._brokers),
+                    CreateTopics((NewTopic(OTHER, 1, 3),), timeout_ms=2000),
+                )
+                assert isinstance(reply, CreateTopicsReply), reply
+            except TidelogError:
+                pass
+            await client.trouble(OTHER)
+        return client.places[OTHER][0]
+
+    def click(self) -> None:
+        """Ten more records in the other topic, acknowledged."""
+        self.heard += 10
+        self.do(lambda client: deliver(client, self.clicks, [b"click"] * 10))
+
+    def leader_of(self, place: Place) -> int:
+        return self.cluster.image.partitions[place].leader
+
+    def isr_of(self, place: Place) -> tuple[int, ...]:
+        return self.cluster.image.partitions[place].isr
+
+    def second(self, number: int) -> SimulatedDisk:
+        return self.cluster.hosts[number].more_disks[0]
+
+    def takes_note(self, number: int) -> bool:
+        return len(self.cluster.brokers[number].data.serving) == 1
+
+    def replace_second(self, number: int) -> None:
+        """Another disk, with nothing on it, and a start."""
+        host = self.cluster.hosts[number]
+        host.kill()
+        host.more_disks.clear()
+        host.add_disk()
+        self.cluster.start(number)
+
+
+def test_a_disk_that_dies_takes_only_what_lies_on_it(world: World) -> None:
+    town = TwoDisks(world)
+    town.produce(20)
+    number = town.leader_of(town.place)
+    town.second(number).broken = True
+    town.produce(20)
+    town.cluster.until(lambda: number not in town.isr_of(town.place), 10)
+    assert town.leader_of(town.place) != number
+    assert town.cluster.hosts[number].alive
+    assert number in town.isr_of(town.clicks)
+    town.click()
+    broker = town.cluster.brokers[number]
+    assert [each.offline is None for each in broker.replicas.partitions.values()].count(False) == 1
+    assert town.read() == town.sent
+
+
+def test_a_flush_that_fails_once_closes_the_directory_for_good(world: World) -> None:
+    """Its disk seems to be well again: nothing there is believed until the next start."""
+    town = TwoDisks(world, flush_mode="group")
+    number = town.leader_of(town.place)
+    town.second(number).fail_flush()
+    town.produce(20)
+    town.cluster.until(lambda: town.takes_note(number), 10)
+    town.cluster.pass_time(5)
+    assert town.cluster.brokers[number].replicas.partitions[town.place].offline is not None
+    assert number not in town.isr_of(town.place)
+    town.cluster.hosts[number].kill()
+    town.cluster.start(number)
+    town.converge()
+    lives = [data.life.last_end for data in town.cluster.brokers[number].data.all]
+    assert lives == [CrashKind.PROCESS, CrashKind.PROCESS]
+    assert list(dict.fromkeys(town.read())) == town.sent, "whoever was refused has sent it once more"
+
+
+def test_the_first_disk_ends_the_process(world: World) -> None:
+    town = TwoDisks(world)
+    number = town.leader_of(town.place)
+    town.cluster.hosts[number].disk.fail_flush()
+    town.click()
+    town.cluster.until(lambda: not town.cluster.hosts[number].alive, 10)
+    assert town.cluster.hosts[number].exit_code == 70
+
+
+def test_a_new_disk_gets_its_replicas_from_their_leaders(world: World) -> None:
+    town = TwoDisks(world)
+    town.produce(50)
+    town.click()
+    number = town.leader_of(town.place)
+    town.second(number).broken = True
+    town.cluster.until(lambda: town.takes_note(number), 10)
+    town.produce(20)
+    town.replace_second(number)
+    town.converge()
+    broker = town.cluster.brokers[number]
+    assert broker.replicas.partitions[town.place].log.end_offset == 70
+    assert broker.data.of(broker.replicas.partitions[town.place].name) is broker.data.all[1]
+    assert town.read() == town.sent
+
+
+@pytest.mark.parametrize("mode", ["async", "group"])
+def test_a_replica_that_came_back_with_a_new_disk_is_never_elected_for_what_it_has_lost(
+    world: World, mode: str
+) -> None:
+    """It was the last one in sync of what lay there; and it is still, of what lies on its other disk."""
+    town = TwoDisks(world, flush_mode=mode)
+    town.produce(20)
+    town.click()
+    keeper = town.leader_of(town.place)
+    others = [number for number in town.cluster.hosts if number != keeper]
+    for number in others:
+        town.cluster.hosts[number].kill()
+        town.cluster.until(lambda number=number: number not in town.isr_of(town.place), 20)
+    town.cluster.until(lambda: town.isr_of(town.clicks) == (keeper,), 20)
+    town.replace_second(keeper)
+    town.cluster.until(lambda: town.leader_of(town.clicks) == keeper, 20)
+    town.cluster.pass_time(5)
+    state = town.cluster.image.partitions[town.place]
+    assert keeper not in {state.leader, *state.isr, *state.elr}
+    for number in others:
+        town.cluster.start(number)
+    town.converge()
+    assert town.read() == town.sent
+
+
+def test_a_disk_that_was_left_out_for_a_while_is_not_believed(world: World) -> None:
+    town = TwoDisks(world)
+    town.produce(20)
+    number = town.leader_of(town.place)
+    host = town.cluster.hosts[number]
+    (left_out,) = host.more_disks
+    host.kill()
+    host.more_disks.clear()
+    town.cluster.start(number)
+    town.converge()
+    town.produce(20)
+    host.kill()
+    host.more_disks.append(left_out)
+    town.cluster.start(number)
+    town.converge()
+    broker = town.cluster.brokers[number]
+    assert broker.data.of(broker.replicas.partitions[town.place].name) is broker.data.first
+    assert len(broker.data.report.stray) == 1
+    assert town.read() == town.sent
+
+
+def test_an_orderly_stop_without_a_disk_that_has_failed_says_so_of_the_others(world: World) -> None:
+    town = TwoDisks(world)
+    town.produce(20)
+    number = town.leader_of(town.place)
+    town.second(number).broken = True
+    town.cluster.until(lambda: town.takes_note(number), 10)
+    town.cluster.stop(number)
+    town.second(number).broken = False
+    town.cluster.start(number)
+    town.converge()
+    ends = [data.life.last_end for data in town.cluster.brokers[number].data.all]
+    assert ends == [CrashKind.CLEAN, CrashKind.PROCESS]
+    assert town.read() == town.sent
