@@ -33,6 +33,8 @@ METADATA_LOG: Final = "__metadata-0"
 """The directory of the log by which nodes know their cluster."""
 _PARTS: Final = 16
 """So many times some of it can be given."""
+_LITTLE: Final = 256
+"""Such a part of it is free when it has come back."""
 _SHARE: Final = 8
 """It takes an eighth of the free space at most."""
 
@@ -75,8 +77,8 @@ class Reserve:
             free = self._directory.free_space()
             wanted = min(self._size, max(self._whole, (free + self.held) // _SHARE))
             more = wanted - self.held
-            # As much again is left, so that it does not come and go with every write.
-            if more < 0 or (more and free >= 2 * more):
+            # A little is left, so that it does not come and go with every write.
+            if more < 0 or (more and free >= more + wanted // _LITTLE):
                 try:
                     self._set(lambda file: (file.truncate if more < 0 else file.allocate)(wanted))
                 except OSError as error:
@@ -146,7 +148,7 @@ class _Other(_KeptFor):
     __slots__ = ()
 
     def write_at(self, position: int, *buffers: Buffer) -> None:
-        if self._reserve.is_out:
+        if self._reserve.is_out and position + sum(map(len, buffers)) > self._file.size():
             raise OSError(errno.ENOSPC, "the disk is full, and some of the reserve is out")
         self._file.write_at(position, *buffers)
 

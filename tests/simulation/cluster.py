@@ -42,12 +42,16 @@ QUICK: dict[str, Any] = {
     "broker_session_timeout_ms": 1500,
     "replica_lag_time_max_ms": 2000,
     "fetch": FetchSettings(max_wait_ms=200, timeout_ms=1000, partition_max_bytes=8192, max_bytes=32768),
-    "flush": FlushSettings(3000, 64 << 10, 700, 3000),
+    "flush": FlushSettings(3000, 64 << 10, 700, 3000, min_free_bytes=2000),
     "log": LogConfig(segment_bytes=4096, index_interval_bytes=256, retention_ms=-1),
+    "reserve_bytes": 256 << 10,
     "snapshots": SnapshotConfig(metadata_log_max_record_bytes_between_snapshots=8192),
     "upkeep": UpkeepSettings(check_interval_ms=1000),
 }
 """Timeouts five times shorter and segments a thousand times smaller than by default: rare branches become common."""
+
+CONTROLLER_RESERVE = 8 << 10
+"""Little enough to be used up now and then: what a controller does then is to be seen as well."""
 
 DEFAULTS: dict[str, Any] = {
     "broker_session_timeout_ms": 9000,
@@ -125,6 +129,7 @@ class Cluster:
             ),
             snapshots=self.config.get("snapshots", SnapshotConfig()),
             log=self.config["log"],
+            reserve_bytes=CONTROLLER_RESERVE,
             active=ActiveConfig(
                 liveness=LivenessConfig(session_timeout_ms=session_ms, quorum_fetch_timeout_ms=fetch_ms)
             ),

@@ -11,6 +11,7 @@ from tests.simulation.cluster import Cluster
 from tests.simulation.storm_disks import Harm, check_clean_stop
 from tidelog.protocol.types import BrokerId
 from tidelog.storage.checkpoints import LOG_STARTS
+from tidelog.storage.reserve import RESERVE
 from tidelog.testing.simulation.host import Host
 from tidelog.testing.simulation.world import World
 
@@ -44,10 +45,6 @@ class Faults:
         """How many of those who start again find a checkpoint harmed."""
         self._without_starts: dict[int, int] = {}
         """Brokers that have lost their log starts, and the life before that."""
-        self._starts_full = world.seed % len(cluster.hosts) + 1 if grouped else None
-        """The one broker that may start on a full disk: without room for its marker a later start has lost its
-        standing (docs/STORAGE.md, 8), and where power is cut in `async` another one may have lost it as well.
-        A reserve file (DECISIONS 9) would keep that room."""
         self._restarts: list[tuple[float, Callable[[], None]]] = []
         faults: dict[Callable[[], None], float] = {
             self.kill: 3,
@@ -105,8 +102,6 @@ class Faults:
         host = self.cluster.hosts[number]
         if host.alive:
             return
-        if number != self._starts_full:
-            host.disk.capacity = PLENTY  # an operator makes room first
         if self.rng.random() < self._harmed:
             what = self._harm.strike(number)
             if what is not None:
@@ -348,17 +343,20 @@ class Faults:
 
     # ── disks ─────────────────────────────────────────────────────────────────────────────────────
 
-    def _serves(self, number: int) -> bool:
-        broker = self.cluster.brokers.get(number)
-        return number == self._starts_full or (broker is not None and broker.serving)
+    def _has_reserve(self, host: Host) -> bool:
+        directory = host.disk.medium.directory_at("/data")
+        return RESERVE in directory.entries
 
     def fill_disk(self) -> None:
-        """A broker's disk is full for a while, whether it runs or not (I-33, DECISIONS 9)."""
-        # Who has just been started has not written its marker yet.
-        ready = [n for n, host in self.cluster.hosts.items() if not host.alive or self._serves(n)]
+        """A broker's disk is full for a while, whether it runs, is about to start or does not (I-33, DECISIONS 9).
+
+        Only its very first start needs room that nobody has kept yet.
+        """
+        ready = [host for host in self.cluster.hosts.values() if self._has_reserve(host)]
         if not ready:
             return
-        host = self.cluster.hosts[self.rng.choice(ready)]
+        host = self.rng.choice(ready)
         self.world.counts["disk full"] += 1
+        self.world.counts["disk full at a start"] += not host.alive
         host.disk.capacity = host.disk.medium.used + self.rng.choice([0, 100, 1000, 5000])
         self._later(self.rng.uniform(0.5, 6), partial(setattr, host.disk, "capacity", PLENTY))
