@@ -44,8 +44,8 @@ from tidelog.broker.requests.offsets import epoch_ends, list_offsets
 from tidelog.broker.requests.produce import produce
 from tidelog.broker.requests.producer_ids import init_producer_id
 from tidelog.broker.requests.topics import HANDED_ON, hand_on
-from tidelog.broker.strays import Strays
 from tidelog.broker.scrubbing import Scrubbing
+from tidelog.broker.strays import Strays
 from tidelog.broker.tally import Tally
 from tidelog.broker.upkeep import Upkeep
 from tidelog.controller.facts import METADATA, METADATA_TOPIC_ID
@@ -293,7 +293,9 @@ class Broker:
 
     def _on_directory_failed(self, data: DataDirectory, why: str) -> None:
         """The others go on; whose replicas can be led elsewhere is for the controller to know at once."""
-        logger.critical("directory.failed path=%s logs=%d reason=%r", data.directory.path, len(data.logs), why)
+        logger.critical(
+            "directory.failed path=%s logs=%d reason=%r", data.directory.path, len(data.logs), why
+        )
         self.replicas.directory_failed(data, why)
         self._adopted()
         self._membership.beat()
@@ -306,17 +308,10 @@ class Broker:
     def _take_roles(self) -> None:
         """The own registration was replayed: what the image says of this broker from now on is meant for it."""
         config, image, loop = self.config, self.observer.image, asyncio.get_running_loop()
-        around = Surroundings(
-            config.broker_id,
-            self._membership.epoch,
-            lambda broker: known.epoch if (known := image.brokers.get(broker)) is not None else None,
-            image.live_epoch,
-            config.replica_lag_time_max_ms,
-        )
         self._log_settings = LogSettings(config.log, image.configs)
         self.replicas = Replicas(
             self.data,
-            around,
+            self._around(),
             run_soon=self._run_delayed_soon,
             propose_soon=self._propose_soon,
             wake_at=self._wake_at,
@@ -363,6 +358,7 @@ class Broker:
             self._flusher.appended,
             self._save_log_starts,
             self._ask_controller,
+            controller_id=lambda: self.observer.controller_id,
             quorum_epoch=lambda: self.observer.quorum_epoch,
             crash_kind=lambda: int(self.worst_end),
             throttle=self._throttle,
@@ -373,6 +369,17 @@ class Broker:
         self._set_strays_aside()
         self.serving = True
         self._adopt(Changes(tuple(image.partitions), tuple(image.brokers), (), tuple(image.configs)))
+
+    def _around(self) -> Surroundings:
+        """What leaders look at besides their logs."""
+        image = self.observer.image
+        return Surroundings(
+            self.config.broker_id,
+            self._membership.epoch,
+            lambda broker: known.epoch if (known := image.brokers.get(broker)) is not None else None,
+            image.live_epoch,
+            self.config.replica_lag_time_max_ms,
+        )
 
     def _run_delayed_soon(self) -> None:
         """Once for all that happens in this turn of the loop (DECISIONS 17)."""

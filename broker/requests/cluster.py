@@ -1,14 +1,17 @@
 """DescribeCluster: every broker that is registered, and how the partitions are, as this broker's image says."""
 
 from collections import Counter
-from typing import cast
+from typing import Final, cast
 
 from tidelog.broker.requests.context import Context
 from tidelog.broker.requests.endpoints import endpoint
 from tidelog.controller.image import BrokerState
 from tidelog.protocol.io import Incoming
-from tidelog.protocol.messages import BrokerDescribed, DescribeCluster, DescribeClusterReply
-from tidelog.protocol.types import NO_BROKER
+from tidelog.protocol.messages import BrokerDescribed, DescribeCluster, DescribeClusterReply, PossibleLoss
+from tidelog.protocol.types import NO_BROKER, NO_EPOCH
+
+LOSSES_MAX: Final = 1000
+"""So many partitions that may have lost something are named."""
 
 
 def describe_cluster(context: Context, incoming: Incoming) -> None:
@@ -17,6 +20,7 @@ def describe_cluster(context: Context, incoming: Incoming) -> None:
     partitions = () if request.brokers_only else tuple(image.partitions.values())
     leads = Counter(p.leader for p in partitions)
     keeps = Counter(broker for p in partitions for broker in p.replicas)
+    unclean = [p for p in partitions if p.unclean_epoch == p.leader_epoch != NO_EPOCH]
     incoming.reply(
         DescribeClusterReply(
             cluster_id=image.cluster_id.hex() if image.cluster_id is not None else "",
@@ -32,6 +36,11 @@ def describe_cluster(context: Context, incoming: Incoming) -> None:
             under_min_isr=sum(len(p.isr) < p.min_isr for p in partitions),
             under_replicated=sum(not set(p.replicas) - set(p.adding) <= set(p.isr) for p in partitions),
             moving=sum(bool(p.adding or p.removing) for p in partitions),
+            unclean=len(unclean),
+            possible_losses=tuple(
+                PossibleLoss(image.topics[p.topic_id].name, p.index, p.leader_epoch, p.leader)
+                for p in unclean[:LOSSES_MAX]
+            ),
         )
     )
 
@@ -47,4 +56,5 @@ def _broker(state: BrokerState, incoming: Incoming, leads: int, keeps: int) -> B
         leads,
         keeps,
         len(state.offline),
+        state.low_space,
     )

@@ -9,7 +9,7 @@ from tidelog.broker.replicas import Replicas
 from tidelog.controller.image import Image
 from tidelog.protocol.errors import NotLeaderOrFollower, TidelogError, UnknownTopicId
 from tidelog.protocol.messages import Leader, Reply, Request
-from tidelog.protocol.types import NO_BROKER, NO_EPOCH, Epoch, TopicId
+from tidelog.protocol.types import NO_BROKER, NO_EPOCH, BrokerId, Epoch, TopicId
 from tidelog.replication.throttle import Throttle
 
 
@@ -64,6 +64,8 @@ class Context:
     ask_controller: Callable[[Build, int, Told], None]
     """Ask the active controller, within so many milliseconds, and tell what it says."""
     producer_ids: ProducerIds = field(default_factory=ProducerIds)
+    controller_id: Callable[[], BrokerId] = lambda: NO_BROKER
+    """The controller that is believed to lead."""
     quorum_epoch: Callable[[], Epoch] = lambda: NO_EPOCH
     """The newest epoch of the quorum that this broker has heard of."""
     crash_kind: Callable[[], int] = lambda: 0

@@ -28,6 +28,7 @@ def metadata(context: Context, incoming: Incoming) -> None:
     incoming.reply(
         MetadataReply(
             cluster_id=image.cluster_id.hex() if image.cluster_id is not None else "",
+            controller_id=context.controller_id(),
             metadata_offset=image.end_offset,
             brokers=tuple(
                 BrokerEndpoint(broker.id, *endpoint(broker, incoming), broker.rack)

@@ -45,9 +45,11 @@ def health(ctx: click.Context, /, *, wait: bool) -> int:
 
     Looks for partitions without a leader, with too few replicas in sync for a write with acks=all or with fewer than they
     should have, brokers that are fenced or whose disk has failed, and controllers: one must lead, all should be heard.
+    Partitions that may have lost committed records, because somebody who may lack some leads them, are named; that is
+    over, and changes nothing about the exit.
     """
     # Imported here because a help page must not pay for it.
-    from tidelog.cli.cluster.problems import problems  # noqa: PLC0415
+    from tidelog.cli.cluster.problems import losses, problems  # noqa: PLC0415
 
     asked = layout(ctx, "text", "json")
     found = _settled(ctx) if wait else ask(ctx, _look(timeout_ms(ctx) / 1000))
@@ -57,8 +59,11 @@ def health(ctx: click.Context, /, *, wait: bool) -> int:
         put(writer, "health", healthy=not wrong, problems=len(wrong))
         for one in wrong:
             put(writer, "problem", **one._asdict() | {"kind": one.kind.value})
+        for one in losses(found):
+            put(writer, "warning", **one._asdict() | {"kind": one.kind.value})
     else:
         _as_text(writer, found, wrong)
+        _say(writer, losses(found))
     writer.flush()
     return UNHEALTHY if wrong else 0
 
@@ -101,8 +106,10 @@ def _look(limit_s: float) -> "Callable[[Client], Coroutine[Any, Any, Found]]":
         try:
             quorum = await client.admin.describe_quorum(timeout=limit_s * _QUORUM_SHARE)
         except TidelogError as error:
-            return Found(cluster.brokers, topics, min_isr, None, sentence(error))
-        return Found(cluster.brokers, topics, min_isr, quorum)
+            return Found(
+                cluster.brokers, topics, min_isr, None, sentence(error), losses=cluster.possible_losses
+            )
+        return Found(cluster.brokers, topics, min_isr, quorum, losses=cluster.possible_losses)
 
     return look
 
@@ -126,7 +133,12 @@ def _as_text(writer: Writer, found: "Found", wrong: "list[Problem]") -> None:
         writer.line(f"{click.style('healthy', fg='green', bold=True)}: {there}{leader}")
         return
     writer.line(f"{click.style('unhealthy', fg='red', bold=True)}: {many(len(wrong), 'problem')} in {there}")
-    for kind, group in groupby(wrong, key=lambda problem: problem.kind):
+    _say(writer, wrong)
+
+
+def _say(writer: Writer, all_of_them: "list[Problem]") -> None:
+    """Each with its way out; of many of one kind the first."""
+    for kind, group in groupby(all_of_them, key=lambda problem: problem.kind):
         several = list(group)
         for one in several[:_SHOWN]:
             writer.line(f"  {one.what}")

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from tidelog.cli.options import Address
 from tidelog.client.cluster import Partition, Topic
-from tidelog.protocol.messages import BrokerDescribed, DescribeQuorumReply
+from tidelog.protocol.messages import BrokerDescribed, DescribeQuorumReply, PossibleLoss
 from tidelog.protocol.types import NO_BROKER, NO_OFFSET
 
 SILENT_MS: Final = 5000
@@ -25,8 +25,10 @@ class Kind(Enum):
     UNDER_MIN_ISR = "under_min_isr"
     BROKER_DOWN = "broker_down"
     REPLICA_FAILED = "replica_failed"
+    LOW_SPACE = "low_space"
     UNDER_REPLICATED = "under_replicated"
     CONTROLLER_SILENT = "controller_silent"
+    POSSIBLE_LOSS = "possible_loss"
 
 
 class Problem(NamedTuple):
@@ -51,6 +53,8 @@ class Found(NamedTuple):
     quorum: DescribeQuorumReply | None
     quorum_error: str = ""
     """Why nobody could describe the quorum."""
+    losses: Sequence[PossibleLoss] = ()
+    """Partitions that may have lost committed records, as far as they are named."""
 
 
 def problems(found: Found) -> list[Problem]:
@@ -61,6 +65,22 @@ def problems(found: Found) -> list[Problem]:
             every += _partition(topic.name, one, found.min_isr.get(topic.name, 1))
     order = list(Kind)
     return sorted(every, key=lambda problem: order.index(problem.kind))
+
+
+def losses(found: Found) -> list[Problem]:
+    """What may have been lost: it is told for as long as the leadership lasts, and there is nothing to wait for."""
+    return [
+        Problem(
+            Kind.POSSIBLE_LOSS,
+            f"{one.topic}-{one.index} may have lost committed records: its leader in epoch {one.leader_epoch}"
+            f"{f', broker {one.leader},' if one.leader != NO_BROKER else ''} was elected without having to have them all",
+            "its producers know what they sent; flush.mode=group with three replicas survives the loss of power",
+            one.topic,
+            one.index,
+            one.leader if one.leader != NO_BROKER else None,
+        )
+        for one in found.losses
+    ]
 
 
 def _controllers(found: Found) -> Iterable[Problem]:
@@ -99,6 +119,13 @@ def _brokers(brokers: Sequence[BrokerDescribed]) -> Iterable[Problem]:
                 Kind.REPLICA_FAILED,
                 f"{where} cannot serve {one.offline} of its {one.replicas} replicas: their disk or log has failed",
                 "see what its log says; once the disk is well, restart it",
+                node=one.id,
+            )
+        if one.low_space and not one.fenced:
+            yield Problem(
+                Kind.LOW_SPACE,
+                f"{where} is low on disk space: it refuses records, and leads only what nobody else can",
+                "make room on its disk, delete records or lower retention.bytes or retention.ms; it goes on by itself",
                 node=one.id,
             )
 

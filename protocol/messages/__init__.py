@@ -144,6 +144,7 @@ from tidelog.protocol.messages.overview import (
     DescribeClusterReply,
     PlanMoves,
     PlanMovesReply,
+    PossibleLoss,
 )
 from tidelog.protocol.messages.produce import (
     ACKS_ALL,
@@ -319,6 +320,7 @@ __all__ = [
     "PartitionProduced",
     "PlanMoves",
     "PlanMovesReply",
+    "PossibleLoss",
     "Produce",
     "ProduceReply",
     "QuorumMember",

@@ -15,6 +15,7 @@ from tidelog.protocol.messages.shapes import (
     Epoch,
     ErrorCode,
     Flag,
+    Index,
     Milliseconds,
     Name,
     Number,
@@ -23,6 +24,7 @@ from tidelog.protocol.messages.shapes import (
     Reply,
     Request,
     Text,
+    TopicName,
 )
 from tidelog.protocol.types import NO_BROKER, NO_EPOCH, NO_OFFSET
 
@@ -59,6 +61,25 @@ class BrokerDescribed(Entry, frozen=True):
 
     offline: Number = 0
     """How many of those it cannot serve: their disk or their log has failed."""
+
+    low_space: Flag = False
+    """Whether it refuses records for want of room on a disk."""
+
+
+class PossibleLoss(Entry, frozen=True):
+    """A partition whose leader was elected although it may lack committed records."""
+
+    topic: TopicName
+    """The topic."""
+
+    index: Index
+    """The partition's number in the topic."""
+
+    leader_epoch: Epoch
+    """The leadership that began so, and goes on."""
+
+    leader: BrokerId = NO_BROKER
+    """Who was elected; -1: nobody leads at this moment."""
 
 
 class DescribeClusterReply(Reply, frozen=True, tag=73):
@@ -99,6 +120,12 @@ class DescribeClusterReply(Reply, frozen=True, tag=73):
 
     moving: Number = 0
     """How many are being moved to other brokers."""
+
+    unclean: Number = 0
+    """How many are led by whoever may have lacked committed records when it was elected."""
+
+    possible_losses: Annotated[tuple[PossibleLoss, ...], ENTRIES] = ()
+    """Those, a thousand of them at most."""
 
 
 class DescribeCluster(Request, frozen=True, tag=73):

@@ -172,6 +172,7 @@ class Node:
             lambda partition, size: self.flushing.append((partition, size)),
             self.saves.append,
             lambda build, timeout_ms, told: self.asked.append((build(7), timeout_ms, told)),
+            controller_id=lambda: BrokerId(101),
             quorum_epoch=lambda: 7,
             crash_kind=lambda: 2,
         )

@@ -7,7 +7,7 @@ import pytest
 
 from tests.broker.node import TOPIC_ID, Node
 from tidelog.protocol.errors import LeaderNotAvailable, UnknownTopicId, UnknownTopicOrPartition
-from tidelog.protocol.messages import DescribeCluster, ListenerEndpoint, Metadata
+from tidelog.protocol.messages import DescribeCluster, ListenerEndpoint, Metadata, PossibleLoss
 from tidelog.protocol.types import BrokerId
 
 
@@ -102,3 +102,18 @@ def test_the_cluster_at_a_glance_counts_what_is_not_as_it_should_be(node: Node) 
     assert counts() == (1, 1, 1, 0)
     node.lead(isr=(1, 2, 3), replicas=(1, 2, 3, 4), adding=(4,), removing=())
     assert counts() == (0, 0, 0, 1), "whoever is being added is not missing"
+
+
+def test_the_cluster_at_a_glance_names_what_may_have_lost_records_for_as_long_as_that_leadership_lasts(
+    node: Node,
+) -> None:
+    node.lead()
+    assert (at_a_glance(node).unclean, at_a_glance(node).possible_losses) == (0, ())
+    node.lead(epoch=7, unclean_epoch=7)
+    assert at_a_glance(node).possible_losses == (PossibleLoss("orders", 0, 7, BrokerId(1)),)
+    node.follow(2, epoch=8)
+    assert (at_a_glance(node).unclean, at_a_glance(node).possible_losses) == (0, ())
+
+
+def test_whoever_asks_is_told_which_controller_leads(node: Node) -> None:
+    assert describe(node, all_topics=True).controller_id == 101

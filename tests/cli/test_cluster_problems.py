@@ -2,9 +2,9 @@
 
 import pytest
 
-from tidelog.cli.cluster.problems import Found, Kind, Problem, problems
+from tidelog.cli.cluster.problems import Found, Kind, Problem, losses, problems
 from tidelog.client.cluster import Partition, Topic
-from tidelog.protocol.messages import BrokerDescribed, DescribeQuorumReply, QuorumMember
+from tidelog.protocol.messages import BrokerDescribed, DescribeQuorumReply, PossibleLoss, QuorumMember
 from tidelog.protocol.types import BrokerId, Epoch
 
 
@@ -74,6 +74,18 @@ def test_too_few_in_sync_for_a_write_is_graver_than_a_missing_replica() -> None:
     assert (one.kind, one.way_out) == (Kind.UNDER_REPLICATED, "wait for broker 3 to catch up")
 
 
+def test_what_may_have_been_lost_is_told_and_is_no_problem_that_could_be_waited_for() -> None:
+    lost = PossibleLoss("orders", 0, Epoch(5), BrokerId(2))
+    there = Found((), [Topic("orders", b"", (partition(),), False, 0)], {}, QUORUM, losses=(lost,))
+    assert problems(there) == []
+    [one] = losses(there)
+    assert (one.kind, one.topic, one.partition, one.node) == (Kind.POSSIBLE_LOSS, "orders", 0, 2)
+    assert one.what == (
+        "orders-0 may have lost committed records: its leader in epoch 5, broker 2, was elected without having to have "
+        "them all"
+    )
+
+
 def test_min_isr_counts_no_more_than_there_are_replicas() -> None:
     assert found(partition(), min_isr=9) == []
 
@@ -83,6 +95,15 @@ def test_a_fenced_broker_and_a_failed_disk_are_told_apart() -> None:
     assert (down.kind, down.node) == (Kind.BROKER_DOWN, 1)
     assert "`tidelog broker drain 1` if it will not come back" in down.way_out
     assert (failed.kind, failed.node) == (Kind.REPLICA_FAILED, 2)
+
+
+def test_a_broker_without_room_is_a_problem_and_one_that_is_down_has_only_that() -> None:
+    low, down = broker(1, low_space=True), broker(2, low_space=True, fenced=True)
+    first, second = problems(Found((low, down), [], {}, QUORUM))
+    assert (first.kind, first.node) == (Kind.BROKER_DOWN, 2)
+    assert (second.kind, second.node) == (Kind.LOW_SPACE, 1)
+    assert "it refuses records" in second.what
+    assert "make room on its disk" in second.way_out
     assert "2 of its 4 replicas" in failed.what
 
 

@@ -38,9 +38,11 @@ def stage(world: World) -> Stage:
 def test_a_topic_that_was_created_is_led_on_every_broker(stage: Stage) -> None:
     async def create(client: Client) -> Any:
         created = await client.admin.create_topics(NewTopic("orders", partitions=6, replication_factor=3))
-        return created, await client.topic("orders")
+        return created, await client.topic("orders"), client.cluster.controller_id
 
-    [created], topic = stage.run(create)
+    [created], topic, controller = stage.run(create)
+    [leads] = {broker.observer.controller_id for broker in stage.cluster.brokers.values()}
+    assert controller == leads
     assert (created.name, created.partitions, created.replication_factor) == ("orders", 6, 3)
     assert topic.id == created.topic_id
     for broker in stage.cluster.brokers.values():

@@ -7,8 +7,20 @@ after the end of a machine nothing else has to be known of it.
 import pytest
 
 from tests.simulation.directed import Town
-from tidelog.protocol.messages import AlterConfigs, AlterConfigsReply, ConfigAlter, ResourceAlter
+from tidelog.protocol.messages import (
+    AlterConfigs,
+    AlterConfigsReply,
+    ConfigAlter,
+    CreateTopics,
+    CreateTopicsReply,
+    DescribeCluster,
+    DescribeClusterReply,
+    NewTopic,
+    PossibleLoss,
+    ResourceAlter,
+)
 from tidelog.protocol.types import NO_BROKER
+from tidelog.replication.sessions import Place
 from tidelog.storage.crashes import CrashKind
 from tidelog.testing.simulation.world import World
 
@@ -76,6 +88,40 @@ def test_in_async_what_was_lost_on_one_machine_the_others_have(world: World) -> 
         town.cluster.start(number)
         town.converge(60)
         assert list(dict.fromkeys(town.read())) == town.sent
+
+
+def test_a_single_replica_comes_back_with_what_it_has_and_that_it_may_lack_some_is_told(world: World) -> None:
+    """DECISIONS 5: nobody else has more; but nobody is to believe that all is there."""
+    town = Town(world)
+    single = NewTopic("single", 1, 1)
+    reply, _ = town.do(lambda client: client.ask(town.address(1), CreateTopics((single,))))
+    assert isinstance(reply, CreateTopicsReply)
+    place = reply.topics[0].topic_id or b"", 0
+    town.cluster.until(lambda: keepers(town, place), 10)
+    assert told(town) == ()
+    [owner] = keepers(town, place)
+    town.cluster.hosts[owner].power_cut()
+    town.cluster.pass_time(5)
+    town.cluster.start(owner)
+    town.cluster.until(lambda: serves(town, owner) and told(town), 30)
+    [lost] = told(town)
+    assert (lost.topic, lost.index, lost.leader) == ("single", 0, owner)
+
+
+def keepers(town: Town, place: Place) -> list[int]:
+    return [number for number, kept in town.cluster.replicas() if kept == place]
+
+
+def told(town: Town) -> tuple[PossibleLoss, ...]:
+    """What `cluster health` is told."""
+    reply, _ = town.do(lambda client: client.ask(town.address(next(iter(alive(town)))), DescribeCluster()))
+    assert isinstance(reply, DescribeClusterReply)
+    assert reply.unclean == len(reply.possible_losses)
+    return reply.possible_losses
+
+
+def alive(town: Town) -> list[int]:
+    return [number for number, host in town.cluster.hosts.items() if host.alive and serves(town, number)]
 
 
 # ── every end is known for what it was ────────────────────────────────────────────────────────────────
