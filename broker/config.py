@@ -15,8 +15,8 @@ from tidelog.protocol.limits import DEFAULT, Limits
 from tidelog.protocol.messages.shapes import LISTENERS_MAX
 from tidelog.protocol.types import BrokerId
 from tidelog.storage.config import LogConfig
-
 from tidelog.storage.reserve import RESERVE_BYTES
+
 
 class OtherListener(NamedTuple):
     """Another address on which a broker listens, for those to whom the first one means nothing (ADR 102)."""
@@ -62,12 +62,12 @@ class BrokerConfig:
     fetches more frequent; without such reads it costs nothing."""
     replication_throttled_rate_bytes_s: int | None = None
     """What replicas that are being added may take from this broker in a second; replicas in sync are never throttled."""
+    reserve_bytes: int = RESERVE_BYTES
+    """What is kept free for the metadata log, markers and checkpoints, in each data directory."""
     stray_delete_delay_ms: int = 24 * 3_600_000
     """How long a log is kept that the cluster does not place here, for an operator who thinks otherwise; -1: until one
     removes it."""
     open_segments: int = 512
-    reserve_bytes: int = RESERVE_BYTES
-    """What is kept free for the metadata log, markers and checkpoints, in each data directory."""
     """How many log files are open at once."""
     limits: Limits = DEFAULT
     """Of its connections."""
@@ -150,8 +150,8 @@ FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "replica.socket.timeout.ms": ("fetch.timeout_ms",),
     "segment.bytes": ("log.segment_bytes",),
     "segment.ms": ("log.segment_ms",),
+    "stray.delete.delay.ms": ("stray_delete_delay_ms",),
     "storage.min.free.bytes": ("flush.min_free_bytes",),
     "storage.reserve.bytes": ("reserve_bytes",),
-    "stray.delete.delay.ms": ("stray_delete_delay_ms",),
 }
 """What a broker may be told when it starts, and which of its fields that is. Whatever is not here, it does not obey."""

@@ -299,6 +299,7 @@ class Partition:
                 f"{self.name} has {len(leadership.state.isr)} replicas in sync, "
                 f"min.insync.replicas is {leadership.state.min_isr}"
             )
+        self._check_room(batch)
         try:
             appended = self.log.append(batch, leadership.state.leader_epoch, wall_ms)
         except StorageError as error:
@@ -307,7 +308,13 @@ class Partition:
         leadership.appended(self.log.end_offset, now_ms)
         return appended
 
-        self._check_room(batch)
+    def _check_room(self, batch: Buffer) -> None:
+        """Below the low-space mark nothing new is taken, but what brokers write for groups: who reads goes on."""
+        if self.room.low and not self.name.topic.startswith("__"):
+            known = self.log.producers.check(self.log.check_new(batch))
+            if not isinstance(known, Duplicate):
+                self.room.check()
+
     @staticmethod
     def _check_client_batch(batch: Buffer, acks: int) -> None:
         if acks not in {0, 1, ACKS_ALL}:
@@ -316,13 +323,6 @@ class Partition:
             header = read_header(batch)
         except UnsupportedFormat as error:
             raise UnsupportedVersion(str(error)) from error  # the other one is about our own disk
-    def _check_room(self, batch: Buffer) -> None:
-        """Below the low-space mark nothing new is taken, but what brokers write for groups: who reads goes on."""
-        if self.room.low and not self.name.topic.startswith("__"):
-            known = self.log.producers.check(self.log.check_new(batch))
-            if not isinstance(known, Duplicate):
-                self.room.check()
-
         if acks != ACKS_ALL and header.producer_id != NO_PRODUCER_ID:
             raise InvalidRequiredAcks(f"acks={acks} with a producer id: an idempotent producer needs all")
         if header.is_control:

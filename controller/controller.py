@@ -205,6 +205,7 @@ class Controller:
         self._claim, _, self._data = take_directory(
             env, "controller", config.node_id, env.new_id(), config.log, OpenSegments(), halt, reserve
         )
+        self.reserve = self._data.reserve
         await breathing(self._data.open(env.clock.wall_ms()))
         if METADATA in self._data.report.offline:
             raise self._data.report.offline[METADATA]

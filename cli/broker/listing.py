@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 def state(broker: "BrokerDescribed") -> str:
     """`alive`, `stopping`, or `down`; and what of it has failed."""
     word = "down" if broker.fenced else "stopping" if broker.shutting_down else "alive"
-    return word + f", {many(broker.offline, 'replica')} failed" * bool(broker.offline)
+    word += f", {many(broker.offline, 'replica')} failed" * bool(broker.offline)
+    return word + ", low on space" * (broker.low_space and not broker.fenced)
 
 
 def about(broker: "BrokerDescribed") -> dict[str, object]:
@@ -34,6 +35,7 @@ def about(broker: "BrokerDescribed") -> dict[str, object]:
         "leads": broker.leads,
         "replicas": broker.replicas,
         "offline_replicas": broker.offline,
+        "low_space": broker.low_space,
     }
 
 

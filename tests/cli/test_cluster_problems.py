@@ -12,8 +12,9 @@ def ids(*numbers: int) -> tuple[BrokerId, ...]:
     return tuple(map(BrokerId, numbers))
 
 
-def broker(number: int, *, fenced: bool = False, offline: int = 0) -> BrokerDescribed:
-    return BrokerDescribed(BrokerId(number), "h", 9000 + number, fenced=fenced, replicas=4, offline=offline)
+def broker(number: int, *, fenced: bool = False, offline: int = 0, low_space: bool = False) -> BrokerDescribed:
+    said = {"fenced": fenced, "offline": offline, "low_space": low_space}
+    return BrokerDescribed(BrokerId(number), "h", 9000 + number, replicas=4, **said)
 
 
 def partition(
@@ -90,13 +91,6 @@ def test_min_isr_counts_no_more_than_there_are_replicas() -> None:
     assert found(partition(), min_isr=9) == []
 
 
-def test_a_fenced_broker_and_a_failed_disk_are_told_apart() -> None:
-    down, failed = found(brokers=(broker(1, fenced=True, offline=4), broker(2, offline=2)))
-    assert (down.kind, down.node) == (Kind.BROKER_DOWN, 1)
-    assert "`tidelog broker drain 1` if it will not come back" in down.way_out
-    assert (failed.kind, failed.node) == (Kind.REPLICA_FAILED, 2)
-
-
 def test_a_broker_without_room_is_a_problem_and_one_that_is_down_has_only_that() -> None:
     low, down = broker(1, low_space=True), broker(2, low_space=True, fenced=True)
     first, second = problems(Found((low, down), [], {}, QUORUM))
@@ -104,6 +98,13 @@ def test_a_broker_without_room_is_a_problem_and_one_that_is_down_has_only_that()
     assert (second.kind, second.node) == (Kind.LOW_SPACE, 1)
     assert "it refuses records" in second.what
     assert "make room on its disk" in second.way_out
+
+
+def test_a_fenced_broker_and_a_failed_disk_are_told_apart() -> None:
+    down, failed = found(brokers=(broker(1, fenced=True, offline=4), broker(2, offline=2)))
+    assert (down.kind, down.node) == (Kind.BROKER_DOWN, 1)
+    assert "`tidelog broker drain 1` if it will not come back" in down.way_out
+    assert (failed.kind, failed.node) == (Kind.REPLICA_FAILED, 2)
     assert "2 of its 4 replicas" in failed.what
 
 

@@ -1,0 +1,111 @@
+"""A broker whose disk has too little room: what it refuses, what goes on, and whom it asks to lead (ADR 103)."""
+
+import pytest
+
+from tests.broker.node import Node, records
+from tidelog.broker.flusher import Flusher, FlushSettings
+from tidelog.broker.space import LOOK_BYTES
+from tidelog.protocol.errors import DiskFull, NotLeaderOrFollower, OutOfOrderSequenceNumber
+from tidelog.protocol.types import TopicPartition
+
+
+@pytest.fixture
+def node() -> Node:
+    node = Node()
+    node.lead()
+    return node
+
+
+def low(node: Node) -> None:
+    """Its disk is."""
+    node.partition.room.min_free = 1000
+    node.partition.room.look(10)
+
+
+def test_below_the_mark_records_are_refused_with_the_way_out(node: Node) -> None:
+    node.fill(2)
+    low(node)
+    asked = node.produce()
+    assert asked.error == DiskFull.code
+    assert "10 bytes free, records are taken again from 1500 on: make room" in asked.entry.message
+    assert node.partition.log.end_offset == 2
+
+
+def test_who_does_not_lead_says_so_first(node: Node) -> None:
+    low(node)
+    node.follow(2)
+    assert node.produce().error == NotLeaderOrFollower.code
+
+
+def test_a_retry_of_what_is_there_is_answered_and_what_it_may_not_be_is_said(node: Node) -> None:
+    first = bytes(records(1, producer_id=7, producer_epoch=0, base_sequence=0))
+    node.produce(first)
+    node.fetched(2, 1)
+    node.fetched(3, 1)
+    low(node)
+    again = node.produce(first)
+    node.fetched(2, 1)
+    node.turn()
+    assert (again.error, again.entry.base_offset) == (0, 0)
+    assert (
+        node.produce(bytes(records(1, producer_id=7, producer_epoch=0, base_sequence=1))).error
+        == DiskFull.code
+    )
+    wrong = node.produce(bytes(records(1, producer_id=7, producer_epoch=0, base_sequence=9)))
+    assert wrong.error == OutOfOrderSequenceNumber.code
+
+
+def test_groups_commits_go_on_so_that_whoever_reads_goes_on(node: Node) -> None:
+    low(node)
+    node.partition.name = TopicPartition("__consumer_offsets", 0)
+    node.partition.produce(records(), -1, -1, now_ms=node.now_ms, wall_ms=node.now_ms)
+    assert node.partition.log.end_offset == 1
+
+
+def test_others_are_asked_to_lead_only_where_somebody_is_in_sync(node: Node) -> None:
+    assert (node.replicas.low_space, node.replicas.unwritable()) == (False, [])
+    low(node)
+    assert node.replicas.low_space
+    assert node.replicas.unwritable() == [node.partition.state.place]  # type: ignore[union-attr]
+    node.adopt(isr=(1,))
+    assert node.replicas.unwritable() == []
+    node.follow(2)
+    assert (node.replicas.low_space, node.replicas.unwritable()) == (True, [])
+
+
+def flusher(node: Node, told: list[bool], min_free: int) -> Flusher:
+    return Flusher(
+        node.replicas,
+        node.context.clocks,
+        FlushSettings(min_free_bytes=min_free),
+        flushed=lambda _: None,
+        room_changed=lambda: told.append(node.partition.room.low),
+    )
+
+
+async def test_a_disk_that_fills_fast_is_looked_at_before_the_second_is_over(node: Node) -> None:
+    told: list[bool] = []
+    looking = flusher(node, told, 1000)
+    node.disk.capacity = node.disk.medium.used + 999
+    looking.appended(node.partition, LOOK_BYTES - 1)
+    assert told == []
+    looking.appended(node.partition, 1)
+    assert told == [True]
+    node.disk.capacity = 1 << 40
+    looking.appended(node.partition, LOOK_BYTES)
+    assert told == [True, False]
+
+
+async def test_what_did_not_fit_is_low_space_until_it_is_tried_again(node: Node) -> None:
+    told: list[bool] = []
+    looking = flusher(node, told, 0)
+    node.disk.capacity = node.disk.medium.used + 10
+    assert node.produce().error == DiskFull.code
+    looking.appended(node.partition, LOOK_BYTES)
+    assert told == [True]
+    node.disk.capacity = 1 << 40
+    looking.appended(node.partition, LOOK_BYTES)
+    assert told == [True], "no log has been written to since"
+    node.replicas.probe(node.now_ms, node.now_ms)
+    looking.appended(node.partition, LOOK_BYTES)
+    assert told == [True, False]
