@@ -12,6 +12,7 @@ It lives as long as one leadership of the quorum, and what it remembers (who was
 seen) is forgotten with it. Whoever carries it sends a reply when `MetadataLog.when_committed` says so.
 """
 
+import logging
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -44,7 +45,7 @@ from tidelog.controller.placement import place_new
 from tidelog.controller.plans import plan_moves
 from tidelog.controller.reassignment import alter_reassignments, list_reassignments, throttle_ends
 from tidelog.controller.rebalance import imbalance, overdue, rebalance
-from tidelog.controller.recovery import Recovery, Todo
+from tidelog.controller.recovery import Recovery, Todo, possible_losses
 from tidelog.controller.topics import Replicas, TopicDefaults, create_topic, remove_topic
 from tidelog.protocol.errors import NotController, TidelogError
 from tidelog.protocol.messages import (
@@ -78,6 +79,8 @@ from tidelog.protocol.messages import (
 )
 from tidelog.protocol.settings import CLUSTER, flag, number
 from tidelog.protocol.types import NO_EPOCH, NO_OFFSET, BrokerId, Epoch, Offset, TopicId
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -185,6 +188,10 @@ class Active:
         before = self.image
         base = self._metadata.log.end_offset
         if facts:
+            for lost in possible_losses(before, facts):
+                topic = before.topics[lost.topic_id].name
+                said = topic, lost.index, lost.leader, lost.leader_epoch
+                logger.error("partition.possible_loss partition=%s-%d leader=%d epoch=%d", *said)
             self.sessions.appended(facts, base, before)
             write()
             self._appended()

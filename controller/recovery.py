@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from tidelog.controller.batches import in_batches
 from tidelog.controller.election import elect_anyway
-from tidelog.controller.facts import Fact, Place
+from tidelog.controller.facts import Fact, PartitionChanged, Place
 from tidelog.controller.image import Image, PartitionState
 from tidelog.protocol.messages import GetReplicaLogInfoReply
 from tidelog.protocol.settings import unclean_recovery
@@ -29,6 +29,18 @@ BALANCED_MS: Final = 5 * 60_000
 AGGRESSIVE_MS: Final = 5_000
 ASK_AGAIN_MS: Final = 1_000
 """An answer that has not come after this is asked for again: requests and answers may be lost."""
+
+
+def possible_losses(image: Image, facts: Sequence[Fact]) -> list[PartitionChanged]:
+    """Those of them by which somebody leads who may lack what was committed: always to be told."""
+    return [
+        fact
+        for fact in facts
+        if isinstance(fact, PartitionChanged)
+        and fact.unclean_epoch == fact.leader_epoch
+        and (known := image.partitions.get((fact.topic_id, fact.index))) is not None
+        and known.leader_epoch != fact.leader_epoch
+    ]
 
 
 class Log(NamedTuple):

@@ -5,16 +5,17 @@ from itertools import pairwise
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from tests.controller.book import Book
 from tidelog.controller.active import Active, ActiveConfig
-from tidelog.controller.election import STEP
+from tidelog.controller.election import STEP, elect_unclean
 from tidelog.controller.facts import BrokerChanged, Fact, TopicRemoved
 from tidelog.controller.image import Image
 from tidelog.controller.metadata_log import MetadataLog
 from tidelog.controller.turns import HOLDS, Steps
 from tidelog.protocol.messages import CreateTopics, CreateTopicsReply, NewTopic, Reply
-from tidelog.protocol.types import BrokerId, Epoch, Offset
+from tidelog.protocol.types import NO_BROKER, BrokerId, Epoch, Offset
 
 EPOCH = Epoch(7)
 
@@ -150,3 +151,23 @@ def test_who_asks_only_whether_a_topic_could_be_made_hears_what_it_would_be() ->
     assert node.image.topics == {}
     (made,) = finish(node.serve(create(4), 0)).topics
     assert (made.partitions, made.replication_factor) == (4, 3)
+
+
+def test_an_election_that_may_lose_committed_records_is_told_loudly_and_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = Log()
+    node = active(log)
+    (made,) = finish(node.serve(create(1), 0)).topics
+    place = made.topic_id or b"", 0
+    state = node.image.partitions[place]
+    epochs = {"leader_epoch": state.leader_epoch + 1, "partition_epoch": state.partition_epoch + 1}
+    node.append([replace(state, isr=(), elr=(), leader=NO_BROKER, **epochs).changed()])
+    assert caplog.messages == []
+    node.append([elect_unclean(node.image.partitions[place], BrokerId(2)).changed()])
+    state = node.image.partitions[place]
+    assert state.unclean_epoch == state.leader_epoch
+    told = f"partition.possible_loss partition=wide-0 leader={state.leader} epoch={state.leader_epoch}"
+    assert caplog.messages == [told]
+    node.append([replace(state, partition_epoch=state.partition_epoch + 1, recovering=False).changed()])
+    assert caplog.messages == [told]
