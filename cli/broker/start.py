@@ -24,6 +24,7 @@ EVERYWHERE: Final = frozenset({"0.0.0.0", "::", "0"})  # noqa: S104 -- what is r
             "tidelog broker start --id 3 --listen 0.0.0.0:9092,host://0.0.0.0:19092 "
             "--advertise broker-3:9092,host://127.0.0.1:9094 --controllers 1@controller-1:9192 --data ./broker-3"
         ),
+        "tidelog broker start --id 4 --controllers 1@127.0.0.1:9192 --data /disk1/tidelog --data /disk2/tidelog",
         "tidelog broker start -c broker.toml -X broker.session.timeout.ms=6000",
         "TIDELOG_BROKER_RACK=b tidelog broker start -c broker.toml",
     ),
@@ -37,7 +38,9 @@ EVERYWHERE: Final = frozenset({"0.0.0.0", "::", "0"})  # noqa: S104 -- what is r
     help="What others are told of where it is. [default: what it listens on]",
 )
 @click.pass_context
-def start(ctx: click.Context, /, config: str | None, pairs: Sequence[str], **flags: str | None) -> int:
+def start(
+    ctx: click.Context, /, config: str | None, pairs: Sequence[str], **flags: str | tuple[str, ...] | None
+) -> int:
     """Be a broker, until a signal ends it.
 
     It may listen on several addresses, the others with names: a client that comes in by host:// is told what each broker

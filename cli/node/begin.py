@@ -36,7 +36,7 @@ def begin(
         role=role,
         id=int(asked.needed("node.id", f"which {role} this is, as --id 1")),
         listen=listen,
-        data=asked.needed("log.dir", f"where the {role} keeps its data, as --data ./{role}-1"),
+        data=_directories(asked),
         http=asked.address("http.listener"),
         ready_file=asked.text("ready.file"),
         json=asked.json,
@@ -67,3 +67,8 @@ def begin(
                 "whoever reaches this address may read and write: there is no authentication yet",
             )
     return serve(launch, moderation, make)
+
+
+def _directories(asked: Asked) -> tuple[str, ...]:
+    said = asked.needed("log.dir", f"where the {asked.role} keeps its data, as --data ./{asked.role}-1")
+    return tuple(said.split(",")) if asked.role == "broker" else (said,)

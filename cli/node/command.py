@@ -33,6 +33,16 @@ class NodeVerb(Verb):
 def node_options(role: Role) -> Callable[[Callback], Callback]:
     """The options that both kinds of nodes have; each is a text, checked with those of the other sources."""
     port = 9092 if role == "broker" else 9192
+    made = "made and formatted at the first start."
+    data = click.option("--data", metavar="DIR", help=f"Its data directory; {made}")
+    if role == "broker":
+        data = click.option(
+            "--data",
+            metavar="DIR",
+            multiple=True,
+            help=f"Its data directory; {made} Repeatable: one for each disk, and a disk that fails takes only what lies on "
+            "it. The metadata log stays in the first one, and the broker ends with it.",
+        )
     options = (
         click.option("--id", "node_id", metavar="N", help=f"Its number among {role}s."),
         click.option(
@@ -40,9 +50,7 @@ def node_options(role: Role) -> Callable[[Callback], Callback]:
             metavar="HOST:PORT[,NAME://...]" if role == "broker" else "HOST:PORT",
             help=f"Where it listens; port 0: a free one. [default: 127.0.0.1:{port}]",
         ),
-        click.option(
-            "--data", metavar="DIR", help="Its data directory; made and formatted at the first start."
-        ),
+        data,
         click.option("-c", "--config", metavar="FILE", help="Settings, as TOML."),
         click.option(
             "-X", "pairs", metavar="KEY=VALUE", multiple=True, help="A setting, by Kafka's name; repeatable."
@@ -87,6 +95,9 @@ _SETTINGS: Final[Mapping[str, str]] = {
 }
 
 
-def by_setting(flags: Mapping[str, str | None]) -> dict[str, str | None]:
-    """What the flags say, by the names of their settings."""
-    return {_SETTINGS[flag]: value for flag, value in flags.items()}
+def by_setting(flags: Mapping[str, str | tuple[str, ...] | None]) -> dict[str, str | None]:
+    """What the flags say, by the names of their settings; of one that was repeated, all of it."""
+    return {
+        _SETTINGS[flag]: (",".join(value) or None) if isinstance(value, tuple) else value
+        for flag, value in flags.items()
+    }

@@ -29,7 +29,7 @@ import click
 
 from tidelog.cli.node.logs import Moderation
 from tidelog.cli.node.refusals import refusal
-from tidelog.cli.node.territory import Territory
+from tidelog.cli.node.territory import Territories
 from tidelog.cli.node.vitals import Vitals
 from tidelog.cli.options import Address
 from tidelog.protocol.errors import TidelogError
@@ -93,7 +93,8 @@ class Launch:
     role: Role
     id: int
     listen: Address
-    data: str
+    data: tuple[str, ...]
+    """Its data directories; a controller has one."""
     http: Address | None = None
     ready_file: str | None = None
     json: bool = False
@@ -102,16 +103,21 @@ class Launch:
 
 def serve(launch: Launch, moderation: Moderation, make: Make) -> int:
     """Be that node until it ends; the exit code. What is refused is a ClickException of one line."""
-    territory = Territory(launch.data)
+    territories = Territories(launch.data)
     try:
-        directory = territory.take()
-        node = make(replace(real_environment(directory, _halt), compacts_elsewhere=CompactingProcess()))
-        return run(Process(launch, node, moderation, territory, Vitals(launch.role, launch.id)).live())
+        first, *others = territories.take()
+        environment = replace(
+            real_environment(first, _halt),
+            compacts_elsewhere=CompactingProcess(),
+            other_directories=tuple(others),
+        )
+        node = make(environment)
+        return run(Process(launch, node, moderation, Vitals(launch.role, launch.id)).live())
     except click.ClickException:
-        territory.give_back()
+        territories.give_back()
         raise
     except OSError as error:
-        territory.give_back()
+        territories.give_back()
         raise refusal(error, launch.data) from error
 
 
@@ -127,7 +133,6 @@ class Process:
     launch: Launch
     node: Node
     moderation: Moderation
-    territory: Territory
     vitals: Vitals
     ready: bool = False
     stopping_since: float | None = None
@@ -137,7 +142,9 @@ class Process:
     async def live(self) -> int:
         """Serve until a signal or a failure; the exit code."""
         launch = self.launch
-        logger.info("%s.starting id=%d pid=%d data=%s", launch.role, launch.id, os.getpid(), launch.data)
+        logger.info(
+            "%s.starting id=%d pid=%d data=%s", launch.role, launch.id, os.getpid(), ",".join(launch.data)
+        )
         self._forget_ready_file()
         self._take_signals()
         self.vitals.start(type(asyncio.get_running_loop()).__module__.partition(".")[0])

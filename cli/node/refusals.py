@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections.abc import Sequence
 from typing import Final
 
 import click
@@ -28,8 +29,12 @@ _WAY_OUT: Final = (
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
-def refusal(error: BaseException, data: str) -> click.ClickException:
-    """The one line for whatever kept a node from starting with this data directory."""
+def refusal(error: BaseException, directories: Sequence[str]) -> click.ClickException:
+    """The one line for whatever kept a node from starting with these data directories."""
+    said = (
+        os.path.abspath(os.fsdecode(error.filename)) if isinstance(error, OSError) and error.filename else ""
+    )
+    data = next((one for one in directories if said.startswith(os.path.abspath(one))), directories[0])
     if isinstance(error, _WAY_OUT):
         return click.ClickException(f"{error.message}: {error.way_out()}" if error.message else str(error))
     if isinstance(error, InconsistentMetadata):

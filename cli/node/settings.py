@@ -99,6 +99,11 @@ def _canonical_listeners(text: str) -> str | None:
     return ",".join(str(listener) for listener in listeners) if listeners else None
 
 
+def _canonical_paths(text: str) -> str | None:
+    paths = [path.strip() for path in text.split(",")]
+    return ",".join(paths) if all(paths) and len({*paths}) == len(paths) else None
+
+
 def _canonical_voters(text: str) -> str | None:
     voters = parse_voters(text)
     return ",".join(f"{v.id}@{Address(v.host, v.port)}" for v in voters) if voters else None
@@ -110,6 +115,7 @@ LISTENERS: Final = Kind(
     _canonical_listeners,
 )
 VOTERS: Final = Kind("ID@HOST:PORT,..., each id once, as 1@127.0.0.1:9192", _canonical_voters)
+PATHS: Final = Kind("a directory, or several different ones with commas between them", _canonical_paths)
 TEXT: Final = Kind("some text", lambda text: text or None)
 RACK: Final = Kind("some text", lambda text: text)
 
@@ -136,13 +142,18 @@ PLACES: Final[Mapping[str, Place]] = {
     "listeners": Place(_both("--listen"), ADDRESS, for_brokers=LISTENERS),
     "advertised.listeners": Place({"broker": "--advertise"}, LISTENERS),
     "controller.quorum.voters": Place({"broker": "--controllers", "controller": "--quorum"}, VOTERS),
-    "log.dir": Place(_both("--data"), TEXT),
+    "log.dir": Place(_both("--data"), TEXT, for_brokers=PATHS),
+    "log.dirs": Place({"broker": "--data"}, PATHS),
     "broker.rack": Place({"broker": "--rack"}, RACK),
     "http.listener": Place(_both("--http"), ADDRESS),
     "ready.file": Place(_both("--ready-file"), TEXT),
     "logging.format": Place(_both("--log-format"), one_of("auto", "pretty", "json")),
     "logging.level": Place(_both("--log-level"), one_of("debug", "info", "warning", "error")),
 }
+
+
+ALSO_CALLED: Final[Mapping[str, str]] = {"log.dirs": "log.dir"}
+"""Kafka has two names for some things; here they are one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,11 +179,12 @@ def settle(role: Role, *sources: Iterable[Entry]) -> dict[str, Said]:
         found: dict[str, Entry] = {}
         for entry in source:
             key = canonical_key(entry.written)
+            value = _checked(role, key, entry)
+            key = ALSO_CALLED.get(key, key)
             if key in found:
                 raise InvalidConfig(_twice(key, found[key], entry))
             found[key] = entry
-            said = Said(_checked(role, key, entry), entry.where)
-            settled.setdefault(key, said)
+            settled.setdefault(key, Said(value, entry.where))
     return settled
 
 

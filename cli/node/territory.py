@@ -6,11 +6,14 @@ been told of it: a broker that was registered, or a controller that may have vot
 
 import os
 import shutil
+from collections.abc import Sequence
 from typing import Final
+
+import click
 
 from tidelog.protocol.errors import TidelogError
 from tidelog.storage.files import Directory
-from tidelog.storage.identity import LOCK, read_identity
+from tidelog.storage.identity import LOCK, META, read_identity
 from tidelog.storage.io import open_directory
 
 QUORUM_STATE: Final = "quorum-state"
@@ -67,3 +70,37 @@ class Territory:
             return read_identity(open_directory(self.path)).cluster_id is not None
         except TidelogError:
             return False  # it was not even formatted
+
+
+class Territories:
+    """All data directories of a node, by their paths.
+
+    A first start makes those that are missing. Later a path that is not there is a disk that is not mounted, far more
+    likely than a new one: what lies there would be given up for lost.
+    """
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._all = [Territory(path) for path in paths]
+
+    def take(self) -> list[Directory]:
+        """The directories, in their order."""
+        paths = [one.path for one in self._all]
+        if any(os.path.lexists(os.path.join(path, META)) for path in paths):
+            for path in paths:
+                if not os.path.lexists(path):
+                    raise click.ClickException(
+                        f"{path} is not there, and the others have been in use: mount its disk, make it with mkdir if it "
+                        "is to be a new one, or leave it out and let others lead what lay there"
+                    )
+        taken: list[Directory] = []
+        for at, one in enumerate(self._all):
+            taken.append(one.take())
+            for other in paths[:at]:
+                if os.path.samefile(other, one.path):
+                    raise click.ClickException(f"{one.path} and {other} are one directory: name it once")
+        return taken
+
+    def give_back(self) -> None:
+        """The start was refused: what it has made goes."""
+        for one in reversed(self._all):
+            one.give_back()
