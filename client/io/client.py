@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tidelog.client.config import ClientConfig, client_config, from_options, refuse_unsupported
 from tidelog.client.io.admin import Admin
-from tidelog.client.io.session import Session
+from tidelog.client.io.session import INTERRUPTED_S, Session, interrupted
 
 if TYPE_CHECKING:
     from tidelog.client.io.consumer import Consumer
@@ -49,6 +49,8 @@ class Client(Session):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if interrupted(kind):
+            self.patience_s = INTERRUPTED_S
         try:
             await self.close()
         except Exception as failure:

@@ -27,6 +27,7 @@ from tidelog.client.cluster import Changes
 from tidelog.client.io.fetcher import Fetcher
 from tidelog.client.io.groups import GroupMember, Hands, Listener, ToCommit, commits
 from tidelog.client.io.leaders import AtLeaders
+from tidelog.client.io.session import CLOSE_TIMEOUT_S, INTERRUPTED_S, interrupted
 from tidelog.client.io.subscription import Subscription
 from tidelog.client.options import ConsumerConfig
 from tidelog.client.reader import Reader
@@ -64,6 +65,7 @@ class Consumer:
         self._hand: dict[TopicPartition, Offset] = {}
         """From where on the application was given records that it may not be done with; `_last` is another one."""
         self._closed = False
+        self._patience_s = CLOSE_TIMEOUT_S
         self._closing: asyncio.Task[None] | None = None
         self._unwatch = client.watch(self._cluster_changed)
         client.register(self)
@@ -89,6 +91,8 @@ class Consumer:
     ) -> None:
         if error is None:
             self._finished()
+        if interrupted(kind):
+            self._patience_s = INTERRUPTED_S
         await self.close()
 
     # ── which partitions ──────────────────────────────────────────────────────────────────────────
@@ -546,7 +550,7 @@ class Consumer:
 
     async def _close(self) -> None:
         if self._group is not None:
-            await self._group.close()
+            await self._group.close(min(self._patience_s, self._client.patience_s))
         self._unwatch()
         self._client.unregister(self)
         self._drop_all()

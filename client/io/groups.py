@@ -215,16 +215,15 @@ class GroupMember:
         """How the member stands to its group."""
         return self.membership.standing.value
 
-    async def close(self) -> None:
-        """Commit, give everything up, and leave the group."""
+    async def close(self, timeout: float) -> None:
+        """Commit, give everything up, and leave the group; who was never heard of leaves nothing behind to wait for."""
         self._closing = True
         self._hands.withdraw(list(self.places))
         self.membership.close(_now_ms())
         self._look()
         self._asked.set()
         try:
-            # Who was never heard of as a member leaves nothing behind that others wait for.
-            async with asyncio.timeout(CLOSE_S if self.joined else CLOSE_APART_S):
+            async with asyncio.timeout(min(timeout, CLOSE_S if self.joined else CLOSE_APART_S)):
                 if self._serving is not None:
                     await asyncio.wait([self._serving])
         except TimeoutError:

@@ -20,8 +20,8 @@ from msgspec import Struct
 
 from tidelog.client.batching import GivenHeaders
 from tidelog.client.io.loop_thread import LoopThread
-from tidelog.client.io.producer import CLOSE_TIMEOUT_S, Producer
 from tidelog.client.io.producer import Delivery as Accepted
+from tidelog.client.io.producer import Producer
 from tidelog.client.options import ProducerConfig
 from tidelog.client.records import RecordMetadata
 from tidelog.protocol.errors import ClientClosed, DeliveryError, RequestTimedOut, TidelogError
@@ -243,7 +243,7 @@ class Handover:
         self._closed = True
         self._client.unregister(self)
         try:
-            async with asyncio.timeout(CLOSE_TIMEOUT_S if timeout is None else timeout):
+            async with asyncio.timeout(self._client.patience_s if timeout is None else timeout):
                 await self.moved()
         except TimeoutError:
             assert self._moving is not None

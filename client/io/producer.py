@@ -25,6 +25,7 @@ from tidelog.client.batching import Batch, GivenHeaders, TopicLanes
 from tidelog.client.cluster import Partition
 from tidelog.client.columns import Columns
 from tidelog.client.io.sender import Sender
+from tidelog.client.io.session import INTERRUPTED_S, interrupted
 from tidelog.client.options import ProducerConfig
 from tidelog.client.records import Landed, RecordMetadata
 from tidelog.protocol.errors import ClientClosed, DeliveryError, InvalidRequest, RequestTimedOut
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-CLOSE_TIMEOUT_S: Final = 30.0
-"""How long `close` waits for acknowledgements, unless it is told another time."""
 _FAILED_KEPT: Final = 1000
 """So many failed batches are remembered one by one, in case that somebody asks for their records."""
 
@@ -115,7 +114,7 @@ class Producer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            await self.close()
+            await self.close(INTERRUPTED_S if interrupted(kind) else None)
         except DeliveryError as undelivered:
             if error is None:
                 raise
@@ -218,7 +217,7 @@ class Producer:
         if self._closing is None:
             self._closed = True
             loop = asyncio.get_running_loop()
-            seconds = CLOSE_TIMEOUT_S if timeout is None else timeout
+            seconds = self._client.patience_s if timeout is None else timeout
             self._closing = loop.create_task(self._close(seconds), name="tidelog-producer-close")
         try:
             await asyncio.shield(self._closing)

@@ -45,6 +45,10 @@ from tidelog.protocol.types import NO_BROKER, BrokerId, Buffer, TopicId
 
 logger = logging.getLogger(__name__)
 
+CLOSE_TIMEOUT_S: Final = 30.0
+"""How long what was accepted is waited for at the end, unless it is told another time."""
+INTERRUPTED_S: Final = 3.0
+"""The same for whoever is interrupted: long enough where brokers answer."""
 _WATCH_S: Final = 0.5
 """How often it is looked whether a broker that owes answers is silent."""
 _SILENT_S: Final = 2.0
@@ -64,6 +68,11 @@ class Child(Protocol):
         ...
 
 
+def interrupted(kind: type[BaseException] | None) -> bool:
+    """Whether somebody has ended the block who does not want to wait: Ctrl-C, or the end of its task."""
+    return kind is not None and issubclass(kind, asyncio.CancelledError | KeyboardInterrupt)
+
+
 class Session:
     """See the module."""
 
@@ -77,6 +86,8 @@ class Session:
         )
         self.closed = False
         """Whether `close` was called."""
+        self.patience_s = CLOSE_TIMEOUT_S
+        """How long children wait for brokers when they are closed, unless they are told another time."""
         self._finishing = False
         """Whether it was called, and children still finish what they have begun."""
         self._watchers: list[Callable[[Changes], None]] = []

@@ -18,6 +18,7 @@ What it keeps true:
 """
 
 import asyncio
+import sys
 import warnings
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -35,6 +36,7 @@ from tidelog.client.io import consumer as asynchronous_consumer
 from tidelog.client.io.groups import Listener
 from tidelog.client.io.handover import Delivery, Handover, QueuedProducer
 from tidelog.client.io.loop_thread import LoopThread
+from tidelog.client.io.session import INTERRUPTED_S, interrupted
 from tidelog.client.options import ConsumerConfig, ProducerConfig
 from tidelog.client.records import Landed, Record, RecordBatch, RecordMetadata
 from tidelog.protocol.errors import ClientClosed, TidelogError
@@ -217,7 +219,7 @@ class Producer(_Facade[QueuedProducer]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _close(self.close, error)
+        _close(lambda: self.close(INTERRUPTED_S if interrupted(kind) else None), error)
 
 
 class _Reader(asynchronous_consumer.Consumer):
@@ -428,7 +430,7 @@ class Client:
         self.asynchronous = inner
         """The client that does the work. It belongs to this one's thread."""
         self._thread = LoopThread(f"tidelog-{inner.config.client_id}")
-        self._thread.at_exit = inner.close
+        self._thread.at_exit = self._exiting
         self.admin = Admin(inner.admin, self._thread)
         """What operators do: topics, settings, moves."""
         try:
@@ -467,6 +469,11 @@ class Client:
         """Figures of the client and of all its children, by names that say what they count."""
         return self._thread.do(self.asynchronous.metrics)
 
+    async def _exiting(self) -> None:
+        if interrupted(getattr(sys, "last_type", None)):
+            self.asynchronous.patience_s = INTERRUPTED_S
+        await self.asynchronous.close()
+
     def close(self) -> None:
         """Close children, connections and the thread; raises what a child could not finish. A second call does nothing."""
         self._thread.end(self.asynchronous.close)
@@ -481,6 +488,8 @@ class Client:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if interrupted(kind):
+            self.asynchronous.patience_s = INTERRUPTED_S
         _close(self.close, error)
 
     def __del__(self) -> None:
