@@ -323,7 +323,9 @@ def _standing(
     current = draft.current(request.member_id)
     interval = SOON_MS
     if at is not None:
-        interval = at.settings.group_consumer_heartbeat_interval_ms
+        member = draft.member(request.member_id)
+        assert member is not None, request
+        interval = at.settings.heartbeat_interval_ms(member.session_timeout_ms)
         if is_waiting(draft, request.member_id):
             interval = min(interval, SOON_MS + 2 * len(draft.group.members))
     return GroupHeartbeatReply(

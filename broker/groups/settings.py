@@ -63,3 +63,7 @@ class GroupSettings:
             self.group_consumer_max_session_timeout_ms,
         )
         return min(max(asked_ms, lowest), highest)
+
+    def heartbeat_interval_ms(self, session_timeout_ms: int) -> int:
+        """How often a member heartbeats, and how long one heartbeat waits for news: three fit into its session."""
+        return min(self.group_consumer_heartbeat_interval_ms, session_timeout_ms // 3)

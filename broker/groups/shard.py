@@ -245,6 +245,11 @@ class Shard:
             return 0
         return max(now_ms - (due - known.session_timeout_ms), 0)
 
+    def heartbeat_interval_ms(self, group_id: str, member: str) -> int:
+        """How often a member that there is heartbeats."""
+        group = self.current.by_id[group_id]
+        return self.settings.heartbeat_interval_ms(group.members[member].session_timeout_ms)
+
     def has_news(self, group_id: str, member: str) -> bool:
         """Whether a heartbeat of this member would be answered with more than that there is nothing new."""
         group = self.current.get(group_id)

@@ -117,7 +117,9 @@ def _heartbeat(
         decision = decided(decision, reply=replace(reply, heartbeat_interval_ms=AT_ONCE_MS))
         nothing_new = not decision.records and reply.assignment is None
         if may_wait and nothing_new and not shard.has_news(request.group_id, request.member_id):
-            wait_ms = min(request.max_wait_ms, coordinator.settings.group_consumer_heartbeat_interval_ms)
+            wait_ms = min(
+                request.max_wait_ms, shard.heartbeat_interval_ms(request.group_id, request.member_id)
+            )
             waiting = _Patient(coordinator, held, request, incoming, answer)
             keys = (held.gone, (GROUPS_TOPIC, request.group_id))
             context.replicas.wait(waiting, keys, clocks.now_ms() + wait_ms)

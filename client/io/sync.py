@@ -430,7 +430,7 @@ class Client:
         self.asynchronous = inner
         """The client that does the work. It belongs to this one's thread."""
         self._thread = LoopThread(f"tidelog-{inner.config.client_id}")
-        self._thread.at_exit = self._exiting
+        self._thread.at_exit = partial(_exiting, inner)
         self.admin = Admin(inner.admin, self._thread)
         """What operators do: topics, settings, moves."""
         try:
@@ -468,11 +468,6 @@ class Client:
     def metrics(self) -> dict[str, float]:
         """Figures of the client and of all its children, by names that say what they count."""
         return self._thread.do(self.asynchronous.metrics)
-
-    async def _exiting(self) -> None:
-        if interrupted(getattr(sys, "last_type", None)):
-            self.asynchronous.patience_s = INTERRUPTED_S
-        await self.asynchronous.close()
 
     def close(self) -> None:
         """Close children, connections and the thread; raises what a child could not finish. A second call does nothing."""
@@ -535,6 +530,13 @@ def _threaded(listener: Listener | None) -> Listener | None:
 def _listed(column: Iterable[bytes | None]) -> Iterable[bytes | None]:
     """What is no list yet, as one; strings are left as they are, to be refused."""
     return list(column) if isinstance(column, Iterator) else column
+
+
+async def _exiting(client: asynchronous.Client) -> None:
+    """Of a client that nobody has closed: whoever has left the interpreter by Ctrl-C does not want to wait."""
+    if interrupted(getattr(sys, "last_type", None)):
+        client.patience_s = INTERRUPTED_S
+    await client.close()
 
 
 def _close(close: Callable[[], None], error: BaseException | None) -> None:

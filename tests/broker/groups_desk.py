@@ -58,6 +58,7 @@ class Desk:
         assignor: str = "",
         sequence: int | None = None,
         group: str = "g",
+        session_ms: int = 0,
     ) -> GroupHeartbeatReply:
         self.sequence += 1
         places = None
@@ -69,7 +70,9 @@ class Desk:
             epoch,
             self.sequence if sequence is None else sequence,
             instance,
-            Subscription(tuple(topics), assignor) if topics is not None else None,
+            Subscription(tuple(topics), assignor, session_timeout_ms=session_ms)
+            if topics is not None
+            else None,
             places,
         )
         decision = self.write(self.shard.heartbeat(request, self.now_ms, self.wall_ms))

@@ -46,6 +46,12 @@ def test_the_first_member_gets_everything_in_its_first_answer() -> None:
     assert reply.heartbeat_interval_ms == 5000
 
 
+def test_three_heartbeats_fit_into_the_session_that_a_member_has_chosen() -> None:
+    desk = Desk()
+    assert desk.say("a", 0, ["orders"], session_ms=6000).heartbeat_interval_ms == 2000
+    assert desk.shard.heartbeat_interval_ms("g", "a") == 2000, "so long one may lie at the coordinator"
+
+
 def test_the_second_member_waits_until_the_first_has_given_up() -> None:
     desk = Desk()
     desk.say("a", 0, ["orders"])
