@@ -58,6 +58,7 @@ class Desk:
         assignor: str = "",
         sequence: int | None = None,
         group: str = "g",
+        *,
         session_ms: int = 0,
     ) -> GroupHeartbeatReply:
         self.sequence += 1
