@@ -147,7 +147,7 @@ def a_log_on_its_way_out_is_removed_at_once(plant: pytest.MonkeyPatch) -> None:
 
 
 def nobody_looks_for_room(plant: pytest.MonkeyPatch) -> None:
-    plant.setattr(Log, "probe", lambda _: False)
+    plant.setattr(Log, "probe", lambda *_: False)
 
 
 def an_id_is_given_twice(plant: pytest.MonkeyPatch) -> None:

@@ -53,5 +53,8 @@ DISKS: Final = (
 )
 """The planted bugs and the faults of the simulated disk (design 7.4)."""
 
-MUST: Final = (*SWITCHES, *DECISIONS, *DISKS)
+LIFE: Final = ("a reserve", "low space")
+"""What keeps a cluster going while disks fill up (DECISIONS 9)."""
+
+MUST: Final = (*SWITCHES, *DECISIONS, *DISKS, *LIFE)
 """Each is covered by a row at least. A row may also cover a switch that the model got later."""

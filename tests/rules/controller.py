@@ -2,7 +2,14 @@
 
 from typing import Any
 
-from tests.controller import changes, test_alterations, test_disks, test_election, test_liveness
+from tests.controller import (
+    changes,
+    test_alterations,
+    test_disks,
+    test_election,
+    test_liveness,
+    test_low_space,
+)
 from tests.rules.rule import Catcher, Instead, Rule
 from tidelog.controller import alterations, election, liveness
 from tidelog.controller.alterations import Alterations
@@ -51,6 +58,11 @@ RULES: dict[str, Rule] = {
     "mode_change_is_an_epoch": Rule("Another flush mode is another leadership.", "D7, ADR 0073", Instead(election, "_numbered", "or then.flush_group != p.flush_group", ""), last_one(test_election.another_flush_mode_is_another_leader_epoch), ("mode_change_is_an_epoch", "D7")),
     "stopping_leader_stays": Rule("The last one in sync leads on while it shuts down.", "4.6, ADR 0077", Instead(election, "_leader_of", "p.leader if p.leader in isr else NO_BROKER", "NO_BROKER"), last_one(test_election.the_last_one_in_sync_leads_on_while_it_shuts_down_whatever_changes), ("stopping_leader_stays",)),
     "host_crash_alone_is_recovered": Rule("The only replica does not lead with a disk that was replaced.", "4.8, ADR 0077", Instead(election, "_leaves", "broker in p.elr or (loss.everything and broker in p.last_known_elr)", "broker in p.elr"), last_one(test_election.the_only_replica_waits_for_an_operator_when_its_disk_is_replaced_after_a_crash), ("host_crash_alone_is_recovered",)),
+    # ── low space
+    "room_hands_over": Rule("Whoever has no room for records lets one in sync lead that has.", "DECISIONS 9, ADR 0103", Instead(liveness, "beat", "if request.unwritable and (moved", "if not request.unwritable and (moved"), Catcher(test_low_space.test_of_heartbeats, row=(test_low_space.who_has_no_room_hands_over_and_stays_in_sync,)), ("low space",)),
+    "room_is_preferred": Rule("An election prefers who has room.", "ADR 0103", Instead(election, "change_in", "(r == p.leader or image.has_room(r))", "True"), Catcher(test_low_space.test_an_election_prefers_who_has_room), ("low space",)),
+    "room_is_no_condition": Rule("Want of room leaves no partition without a leader.", "DECISIONS 9, ADR 0103", Instead(election, "change_in", "if alive(best.leader):", "if True:"), Catcher(test_low_space.test_an_election_takes_one_without_room_before_it_leaves_a_partition_without_a_leader), ("low space",)),
+    "room_is_no_record": Rule("Room makes nobody leader who may lack records.", "I-3, ADR 0103", Instead(election, "_leader_of", "if r in isr and alive(r)", "if alive(r)"), Catcher(test_low_space.test_room_makes_nobody_leader_who_is_not_in_sync), ("low space",)),
     # ── what an end has cost
     "lossy_leaves_elr": Rule("Who lost data leaves the ELR.", "4.5, D6, I-4", Instead(election, "_guaranteed", "tuple(r for r in complete if r != lost)", "tuple(complete)"), becomes("who lost data leaves the elr"), ("lossy_leaves_elr", "D6")),
     "a_host_crash_is_lossy": Rule("The death of the machine costs an asynchronous log its standing.", "4.5, D6, I-25", Instead(liveness, "loss_of", "{CrashKind.CLEAN, CrashKind.PROCESS}", "{CrashKind.CLEAN, CrashKind.PROCESS, CrashKind.HOST}"), cost("the death of the machine"), ("lossy_leaves_elr", "D6")),

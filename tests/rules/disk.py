@@ -7,7 +7,9 @@ from tempfile import TemporaryDirectory
 
 from tests.broker import test_partition
 from tests.broker.test_planted_bugs import a_follower
+from tests.rules.replication import world
 from tests.rules.rule import Catcher, Instead, Planted, Rule
+from tests.simulation import test_full_disk
 from tests.storage import (
     test_crashes,
     test_data_directory,
@@ -15,16 +17,19 @@ from tests.storage import (
     test_log,
     test_log_life,
     test_recovery,
+    test_reserve,
 )
 from tests.storage.logs import Host
+from tests.storage.test_reserve import Place
 from tidelog.broker.partition import Partition
-from tidelog.storage import crashes
+from tidelog.storage import crashes, reserve
 from tidelog.storage.crashes import Life
 from tidelog.storage.data_directory import DataDirectory
 from tidelog.storage.flushing import Flush
 from tidelog.storage.io import disk
 from tidelog.storage.log import Log
 from tidelog.storage.recovery import Opening
+from tidelog.storage.reserve import Reserve
 from tidelog.storage.scan import Scan
 from tidelog.storage.segment import Segment
 from tidelog.testing.simulation.faults import Killed
@@ -49,6 +54,12 @@ RULES: dict[str, Rule] = {
     "failed_flush_is_not_tried_again": Rule("A failed flush is not tried again: the second one would succeed and prove nothing.", "D12, 7.4, I-31", Instead(Flush, "run", "self.error = error", "self.run()"), Catcher(test_log.test_a_failed_flush_ends_the_process, (Host,)), ("D12", "a failed flush tried again")),
     "names_are_flushed": Rule("A new file's name is flushed with it.", "7.4, I-30, KAFKA-3968", Planted(test_log_life.a_flush_that_forgets_the_names, (Flush, "run")), A_ROLL, ("names not flushed",)),
     "full_disk": Rule("A write that did not fit leaves no trace.", "7.4, I-33", Instead(Segment, "cut_back", "self.file().truncate(self.size)", "pass"), Catcher(test_log.test_a_full_disk_refuses_the_batch_and_leaves_no_trace_of_it, (Host,)), ("a part of a write, and a full disk",)),
+    # ── a full disk
+    "reserve_is_given_in_parts": Rule("The reserve is given in parts.", "ADR 0103", Instead(Reserve, "give", "self._whole // _PARTS", "self._whole"), Catcher(test_reserve.test_it_is_given_in_parts_and_all_of_it_at_last, (Place,)), ("a reserve",)),
+    "reserve_is_not_for_records": Rule("What the reserve gives goes to no record of a partition.", "DECISIONS 9, ADR 0103", Instead(reserve._Other, "write_at", "self._reserve.is_out and", "False and"), Catcher(test_reserve.test_while_some_of_it_is_out_no_records_are_written_where_there_is_room, (Place,)), ("a reserve",)),
+    "reserve_comes_back": Rule("What the reserve has given comes back when there is room.", "ADR 0103", Instead(Reserve, "take_back", "free >= more + wanted // _LITTLE", "free >= 3 * more"), Catcher(test_reserve.test_it_comes_back_when_there_is_room_for_it_and_a_little_more, (Place,)), ("a reserve",)),
+    "standing_kept_on_a_full_disk": Rule("A broker that starts on a full disk keeps its standing.", "DECISIONS 9, ADR 0103, I-33", Instead(Reserve, "give", "if not self.held:", "if True:"), Catcher(test_full_disk.test_a_broker_that_starts_on_a_full_disk_keeps_its_standing, (world,)), ("a reserve",)),
+    "votes_on_a_full_disk": Rule("A controller with a full disk votes and leads.", "DECISIONS 9, ADR 0103, I-45", Instead(Reserve, "give", "if not self.held:", "if True:"), Catcher(test_full_disk.test_elections_of_controllers_go_on_with_full_disks, (world,)), ("a reserve",)),
     # ── recovery
     "page_cache_is_not_trusted": Rule("Recovery writes again what it keeps.", "D12, 7.4, I-31", Planted(test_log_life.recovery_that_trusts_the_page_cache, (Opening, "_verify")), WRITTEN_AGAIN, ("D12", "the page cache trusted")),
     "recovery_flushes": Rule("Recovery flushes what it keeps before it says that it is durable.", "D12, 7.4, I-30", Instead(Opening, "_flushed", "segment.file().flush()", "pass"), WRITTEN_AGAIN, ("D12", "recovery not flushed")),

@@ -13,6 +13,7 @@ from tests.broker import (
     test_partition,
     test_produce,
     test_proposals,
+    test_space,
     test_strays,
 )
 from tests.broker.node import Node
@@ -61,6 +62,8 @@ RULES: dict[str, Rule] = {
     "acknowledged_after_the_flush": Rule("In group mode the leader's own log counts when it is flushed.", "D7, 7.4, I-25", Instead(Leadership, "_advance", "self._durable if state.flush_group else self._end", "self._end"), Catcher(L.test_in_group_mode_only_what_is_durable_here_counts), ("D7", "acknowledged before the flush")),
     "flushed_names_its_epoch": Rule("A flush counts for the very records that were flushed.", "D7, ADR 0073", Instead(flushed, "is_prefix", "found.epoch == last_epoch and end <= found.end", "True"), Catcher(test_flushed.test_a_flush_of_records_that_were_cut_off_since_counts_nothing, (fixture(test_flushed.node),), (1,)), ("D7",)),
     "durable_is_told": Rule("A follower tells what it has on stable storage, not what it has.", "D7, I-25", Instead(Fetcher, "_entry", "durable_offset=log.durable_offset", "durable_offset=log.end_offset"), Catcher(test_fetcher.test_what_is_told_to_be_durable_is_on_the_disk), ("D7",)),
+    "refused_below_the_mark": Rule("Below the low-space mark no new record is taken.", "DECISIONS 9, ADR 0103", Instead(Partition, "produce", "self._check_room(batch)", "pass"), Catcher(test_space.test_below_the_mark_records_are_refused_with_the_way_out, (led,)), ("low space",)),
+    "retries_below_the_mark": Rule("A retry of what is in the log is answered, whatever room there is.", "ADR 0103, I-22", Instead(Partition, "_check_room", "if not isinstance(known, Duplicate):", "if True:"), Catcher(test_space.test_a_retry_of_what_is_there_is_answered_and_what_it_may_not_be_is_said, (led,)), ("low space",)),
     # ── who is in sync
     "isr_only_from_log": Rule("An answer to a proposal installs no ISR.", "D2, 2.10, KAFKA-12686", Instead(Leadership, "accepted", 'self._stage = "decided"', "from msgspec.structs import replace; self.state, self.pending = replace(self.state, isr=self.pending.isr), None"), Catcher(test_proposals.test_after_success_the_proposal_is_pending_until_the_metadata_log_brings_it), ("isr_only_from_log", "D2")),
     "pending_until_the_log_says": Rule("A proposal that was accepted counts until the metadata log brings it.", "D2, 2.1, I-16", Instead(Leadership, "accepted", 'self._stage = "decided"', "self.pending = None"), Catcher(test_proposals.test_after_success_the_proposal_is_pending_until_the_metadata_log_brings_it), ("D2",)),
