@@ -410,7 +410,7 @@ class Broker:
     def _on_batch(self, changes: Changes) -> None:
         """A batch of the metadata log was committed and replayed."""
         self._replayed.set()
-        if self.serving:
+        if self.serving and any(changes):  # an idle controller says twice a second that nothing has changed
             self._adopt(changes)
 
     def _adopt(self, changes: Changes) -> None:

@@ -110,6 +110,8 @@ class Fetcher:
         self._failures = 0
         self._asked: dict[Place, _Sent] | None = None
         """What the leader was asked for, while it has not answered."""
+        self._last: dict[Place, tuple[_Sent, PartitionFetch]] = {}
+        """What it was asked for last: most of an idle cluster's next request is the same."""
 
     def wake(self) -> None:
         """The partitions to fetch may be others: one that the leader was not asked for does not wait for an answer."""
@@ -133,11 +135,12 @@ class Fetcher:
         try:
             while True:
                 self._woken.clear()
-                if not self._ready():
+                ready = self._ready()
+                if not ready:
                     await self._until_woken()
                     continue
                 try:
-                    await self._fetch()
+                    await self._fetch(ready)
                     self._failures = 0
                 except TidelogError as error:
                     await self._recover(error)
@@ -148,6 +151,8 @@ class Fetcher:
     def _ready(self) -> dict[Place, Partition]:
         now_ms = self._follow.clocks.now_ms()
         followed = self._follow.replicas.followed(self._leader)
+        if not self._not_before and not self._stopped:
+            return followed
         for place in [place for place in self._not_before if place not in followed]:
             del self._not_before[place]
         for place in [place for place in self._stopped if place not in followed]:
@@ -182,17 +187,13 @@ class Fetcher:
         longest = min(_RECONNECT_MS * 2 ** min(self._failures - 1, 4), _RECONNECT_MAX_MS)
         await asyncio.sleep(self._follow.rng.uniform(0.5, 1.0) * longest / 1000)
 
-    async def _fetch(self) -> None:
-        connection = await self._connected()
-        ready = self._ready()  # roles may have changed while we connected
+    async def _fetch(self, ready: dict[Place, Partition]) -> None:
+        connection = self._connection
+        if connection is None or connection.closed:
+            connection = await self._connected()
+            ready = self._ready()  # roles may have changed while we connected
         settings = self._follow.settings
-        sent: dict[Place, _Sent] = {}
-        wanted: dict[Place, PartitionFetch] = {}
-        for place, partition in ready.items():
-            followership = partition.followership
-            assert followership is not None, partition
-            sent[place] = _Sent(partition, followership, followership.ask(partition.view()))
-            wanted[place] = self._entry(place, sent[place])
+        sent, wanted = self._wanted(ready)
         asking = self._session.ask(wanted)
         self._follow.replicas.fetches_sent += 1
         request = Fetch(
@@ -219,6 +220,24 @@ class Fetcher:
             return
         self._session.answered(reply.session_id)
         await self._process(reply, data, sent)
+
+    def _wanted(
+        self, ready: dict[Place, Partition]
+    ) -> tuple[dict[Place, _Sent], dict[Place, PartitionFetch]]:
+        """What to ask for, and in which words; what has not changed is taken from the last request."""
+        sent: dict[Place, _Sent] = {}
+        wanted: dict[Place, PartitionFetch] = {}
+        last, self._last = self._last, {}
+        for place, partition in ready.items():
+            again = last.get(place)
+            if again is None or not _is_as_before(*again, partition):
+                followership = partition.followership
+                assert followership is not None, partition
+                one = _Sent(partition, followership, followership.ask(partition.view()))
+                again = one, self._entry(place, one)
+            self._last[place] = again
+            sent[place], wanted[place] = again
+        return sent, wanted
 
     def _entry(self, place: Place, sent: _Sent) -> PartitionFetch:
         log = sent.partition.log
@@ -339,3 +358,17 @@ class Fetcher:
                 host, port, hello, bounds=self._follow.bounds, timeout_ms=timeout_ms
             )
         return self._connection
+
+
+def _is_as_before(sent: _Sent, said: PartitionFetch, partition: Partition) -> bool:
+    """Whether it would ask the same once more."""
+    log, followership = partition.log, sent.followership
+    return (
+        partition is sent.partition
+        and partition.followership is followership
+        and followership.leading.leader_epoch == said.current_leader_epoch
+        and log.end_offset == said.fetch_offset
+        and log.epochs.latest == said.last_fetched_epoch
+        and log.durable_offset == said.durable_offset
+        and partition.saved_log_start == said.log_start
+    )

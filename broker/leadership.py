@@ -322,6 +322,35 @@ class Leadership:
             self._maybe_expand(follower, now_ms)
         return self._advance(now_ms)
 
+    def heard_again(
+        self,
+        follower: BrokerId,
+        *,
+        broker_epoch: Epoch,
+        fetch_offset: Offset,
+        durable_offset: Offset,
+        log_start: Offset,
+        now_ms: int,
+    ) -> bool:
+        """Whether a member that has everything says what it said before: only the time of it is noted then.
+
+        What `on_fetch` would do besides leads to nothing: all is committed, and nobody is about to join or to leave.
+        """
+        known = self.followers.get(follower)
+        if (
+            known is None
+            or self.pending is not None
+            or not fetch_offset == known.fetch_offset == known.ack_offset == known.last_fetch_end
+            or not fetch_offset == self._end == self.high_watermark
+            or (self.state.flush_group and durable_offset < fetch_offset)
+            or (broker_epoch, log_start) != (known.broker_epoch, known.log_start)
+            or follower not in self.state.isr
+        ):
+            return False
+        known.last_caught_up_ms = max(known.last_caught_up_ms, now_ms)
+        known.last_fetch_ms = now_ms
+        return True
+
     def on_flushed(
         self, follower: BrokerId, broker_epoch: Epoch, durable_offset: Offset, now_ms: int
     ) -> bool:

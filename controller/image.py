@@ -193,11 +193,7 @@ class Indexes:
         place = state.place
         for index, brokers in self._of(state):
             for broker in brokers:
-                # As `_enter`, which would take longer to be called: topics come with thousands of partitions.
-                places = index.get(broker)
-                if places is None:
-                    places = index[broker] = set()
-                places.add(place)
+                _enter(index, broker, place)
         if state.leader == NO_BROKER:
             self.leaderless.add(place)
 

@@ -60,6 +60,7 @@ class Led:
     ) -> None:
         self.brokers = brokers or Brokers()
         self.now_ms = now_ms
+        self.end = end
         about: dict[str, Any] = {"leader_epoch": EPOCH, "min_isr": 2, **state}
         self.leader = Leadership(
             self.brokers.around(),
@@ -103,7 +104,19 @@ class Led:
             now_ms=self.now_ms,
         )
 
+    def again(self, follower: int, offset: Offset, *, durable: Offset, log_start: Offset) -> bool:
+        who = BrokerId(follower)
+        return self.leader.heard_again(
+            who,
+            broker_epoch=self.brokers.epochs[who],
+            fetch_offset=offset,
+            durable_offset=durable,
+            log_start=log_start,
+            now_ms=self.now_ms,
+        )
+
     def appended(self, end: Offset) -> bool:
+        self.end = end
         return self.leader.appended(end, self.now_ms)
 
     def adopt(

@@ -1,6 +1,8 @@
 """Fetch, by followers and consumers: what is checked, what is answered and when (design 2.6, 2.11, 2.12, 2.13)."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
@@ -22,7 +24,7 @@ from tidelog.protocol.errors import (
     UnknownTopicId,
 )
 from tidelog.protocol.messages import EndWait, EpochEnd, Fetch, FetchReply, Leader, PartitionFetch
-from tidelog.protocol.types import BrokerId
+from tidelog.protocol.types import BrokerId, Epoch
 from tidelog.replication.throttle import Throttle
 from tidelog.storage.log import Log
 
@@ -213,6 +215,56 @@ def test_nobody_is_answered_who_has_gone(node: Node) -> None:
     node.fill()
     node.turn()
     assert asked.waits
+
+
+def idles(node: Node, follower: int = 2) -> Callable[..., Asked]:
+    """A follower that has everything and says so again and again, in a session."""
+    node.fill(2)
+    session_id = node.fetched(follower, 2, session_epoch=0).answer.session_id
+    numbers = count(1)
+
+    def again(**fields: Any) -> Asked:
+        return node.follower_fetch(
+            follower, 2, session_id=session_id, session_epoch=next(numbers), **{"last_epoch": 0, **fields}
+        )
+
+    again().closed = True
+    return again
+
+
+def test_who_says_what_it_has_said_before_is_in_sync_since_then(node: Node) -> None:
+    again = idles(node)
+    node.now_ms += 5000
+    assert again().waits
+    known = node.partition.leadership.followers[BrokerId(2)]  # type: ignore[union-attr]
+    assert (known.last_caught_up_ms, known.last_fetch_ms) == (node.now_ms, node.now_ms)
+
+
+def test_who_says_what_it_has_said_before_is_told_of_its_successor_all_the_same(node: Node) -> None:
+    """2.6: another process has its id now."""
+    again = idles(node)
+    node.image.brokers[BrokerId(2)] = replace(node.image.brokers[BrokerId(2)], epoch=Epoch(99))
+    assert again().error == StaleBrokerEpoch.code
+
+
+def test_who_says_what_it_has_said_before_is_told_of_a_broken_disk_all_the_same(node: Node) -> None:
+    again = idles(node)
+    node.partition.go_offline("broken")
+    assert again().error == StorageError.code
+
+
+def test_who_says_what_it_has_said_before_waits_no_longer_when_there_is_more(node: Node) -> None:
+    again = idles(node)
+    asked = again()
+    assert asked.waits
+    node.produce(acks=1)
+    node.turn()
+    assert len(asked.data) == SIZE
+
+
+def test_who_has_everything_of_another_history_is_told_where_it_parts(node: Node) -> None:
+    again = idles(node)
+    assert again(last_epoch=99).entry.diverging is not None
 
 
 # ── how much ──────────────────────────────────────────────────────────────────────────────────────────

@@ -223,3 +223,36 @@ def test_what_is_told_to_be_durable_is_on_the_disk() -> None:
     assert (told.fetch_offset, told.durable_offset) == (3, 0)
     asked.partition.log.flush()
     assert following.fetcher._entry(PLACE, asked).durable_offset == 3
+
+
+def test_whoever_has_nothing_new_to_say_asks_in_the_same_words_again() -> None:
+    following = Following()
+    ready = following.fetcher._ready()
+    (_, first), (_, second) = following.fetcher._wanted(ready), following.fetcher._wanted(ready)
+    assert all(second[place] is first[place] for place in (PLACE, OTHER))
+
+
+@pytest.mark.parametrize("what", ["appended", "durable", "log start", "leadership"])
+def test_what_has_changed_is_asked_for_anew_and_nothing_else(what: str) -> None:
+    following, batch = Following(), at(0, 3)
+    following.hear(entry(records_size=len(batch), high_watermark=3, log_start=2), data=batch)
+    if what == "appended":
+        following.ask()
+    _, before = following.fetcher._wanted(following.fetcher._ready())
+    partition = following.partition()
+    if what == "appended":
+        more = at(3, 3)
+        following.hear(entry(records_size=len(more), high_watermark=6), data=more)
+    elif what == "durable":
+        partition.log.flush()
+    elif what == "log start":
+        partition.log_start_saved(2, partition.begun_anew)
+    else:
+        following.node.follow(2, epoch=7)
+    _, then = following.fetcher._wanted(following.fetcher._ready())
+    assert then[PLACE] != before[PLACE]
+    assert then[OTHER] is before[OTHER]
+    log = partition.log
+    assert (then[PLACE].fetch_offset, then[PLACE].durable_offset) == (log.end_offset, log.durable_offset)
+    assert then[PLACE].log_start == partition.saved_log_start
+    assert then[PLACE].current_leader_epoch == partition.leader_epoch

@@ -3,6 +3,7 @@
 Its proposals are in test_proposals.py; what random lives find is in test_leadership_life.py.
 """
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -514,3 +515,37 @@ def test_another_leadership_or_an_older_state_is_not_adopted(leader_epoch: int, 
     led = Led(brokers=Brokers(1, 2, 3))
     with pytest.raises(AssertionError):
         led.adopt(leader_epoch=leader_epoch) if partition_epoch else led.leader.adopt(led.leader.state, 0)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_who_is_heard_again_is_known_as_if_it_had_been_heard_for_the_first_time(seed: int) -> None:
+    """Two leaders live the same life; one of them looks first whether it has heard this before."""
+    rng = Random(seed)
+    about: dict[str, Any] = {"isr": (1, 2), "flush_group": seed % 2 == 1}
+    brief, full = Led(**about), Led(**about)
+    again = 0
+    for _ in range(200):
+        now_ms = brief.now_ms + rng.choice((0, 1, LAG_MAX_MS // 2))
+        step = rng.choice(("fetch",) * 12 + ("append", "tick", "registers", "decided"))
+        follower, lacks, unflushed = rng.choice((2, 2, 3)), rng.choice((0, 0, 0, 1)), rng.choice((0, 0, 1))
+        isr = brief.proposed or rng.choice(((1,), (1, 2), (1, 2, 3)))
+        for led in (brief.at(now_ms), full.at(now_ms)):
+            end = led.end
+            said = {"durable": max(end - unflushed, 0), "log_start": 0}
+            if step == "append":
+                led.appended(end + 1)
+                led.leader.flushed(end + 1, now_ms)
+            elif step == "tick":
+                led.tick()
+            elif step == "registers":
+                led.brokers.registers(follower)
+                led.brokers.fenced.clear()
+            elif step == "decided":
+                led.adopt(isr=isr)
+            elif led is brief and led.again(follower, max(end - lacks, 0), **said):
+                again += 1
+            else:
+                led.fetch(follower, max(end - lacks, 0), **said)
+        assert brief.leader.followers == full.leader.followers
+        assert (brief.hwm, brief.proposed) == (full.hwm, full.proposed)
+    assert again, "some of it was said before"
