@@ -159,6 +159,8 @@ class Scrubbing:
 
     async def _look(self, partition: Partition, segment: Segment, pace: Pace) -> Scrub | None:
         """All of a segment, or as far as it is whole; None: it is no longer what it was when the look began."""
+        if segment.stage:
+            return None  # compaction is just putting it in its place, in a thread: its name changes
         loop, scrub = asyncio.get_running_loop(), Scrub(segment)
         file = partition.log.directory.open(segment.name)  # of its own: nobody closes it meanwhile
         try:

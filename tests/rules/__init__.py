@@ -2,13 +2,14 @@
 
 from typing import Final
 
-from tests.rules import controller, disk, replication
+from tests.rules import controller, damage, disk, replication
 from tests.rules.rule import Rule
 
 SUBJECTS_OF_RULES: Final[dict[str, dict[str, Rule]]] = {
     "Brokers": replication.RULES,
     "Controllers": controller.RULES,
     "Disks": disk.RULES,
+    "Damage": damage.RULES,
 }
 RULES: Final = {name: rule for rules in SUBJECTS_OF_RULES.values() for name, rule in rules.items()}
 
