@@ -17,6 +17,7 @@ from scripts.benches import (
     read,
     rpc,
     spark,
+    spark_streams,
     steps,
 )
 from scripts.benches.measure import Bench
@@ -39,4 +40,5 @@ BENCHES: tuple[Bench, ...] = (
     client.BENCH,
     groups.BENCH,
     spark.BENCH,
+    spark_streams.BENCH,
 )

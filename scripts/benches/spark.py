@@ -8,8 +8,6 @@ All of them have Kafka's columns with keys of 8 and values of 100 bytes, and as 
 broker, a process of its own, over loopback; what is measured is the wall time of a query on a session that is warm.
 """
 
-import asyncio
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scripts.benches.measure import Bench, Goal, Readings, Round, Row, Settings, interleave
+from scripts.benches.spark_session import spark_beside, worker_mb
 
 from tidelog.client.admin import NewTopic
 from tidelog.testing.cluster import Cluster
@@ -24,7 +23,6 @@ from tidelog.testing.cluster import Cluster
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ROOT = Path(__file__).resolve().parents[2]
 RECORDS = 5_000_000
 TASKS = 4
 TOPIC = "measured"
@@ -160,57 +158,13 @@ async def _fill(cluster: Cluster, records: int) -> None:
                 await producer.send_many(TOPIC, values, keys, partition=first // 100_000 % TASKS)
 
 
-def _worker_mb() -> float:
-    """The most memory that one of Spark's Python workers has had."""
-    peaks = [0.0]
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (process / "cmdline").read_bytes()
-            if b"pyspark.daemon" in words:
-                lines = (process / "status").read_text("utf-8").splitlines()
-                peaks += [float(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM")]
-        except OSError:
-            continue  # it has ended meanwhile
-    return max(peaks)
-
-
-@contextmanager
-def _talk_to(file: Path) -> Iterator[None]:
-    """Let what is started meanwhile write its warnings there: a JVM keeps the stderr that it was born with."""
-    kept = os.dup(2)
-    with file.open("wb") as log:
-        os.dup2(log.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-
-
 @contextmanager
 def _begin(settings: Settings) -> Iterator[Round]:
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    from tidelog.spark import local_session  # noqa: PLC0415
-
     records = settings.count(RECORDS, 40_000)
-    with asyncio.Runner() as runner:
-        cluster = runner.run(Cluster(1, processes=True, directory=settings.directory / "spark").__aenter__())
-        try:
-            runner.run(_fill(cluster, records))
-            with _talk_to(settings.directory / "spark.log"):
-                spark = local_session(2, "bench", settings={"spark.ui.showConsoleProgress": "false"})
-            spark.sparkContext.setLogLevel("ERROR")
-            gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 -- Spark does not end its JVM itself
-            try:
-                frames = _Frames(spark, cluster.bootstrap, records, settings.directory)
-                yield lambda number: _take(number, frames, spark, cluster.bootstrap, records)
-            finally:
-                spark.stop()
-                gateway.shutdown()
-                gateway.proc.stdin.close()
-                gateway.proc.wait(60)
-        finally:
-            runner.run(cluster.__aexit__(None, None, None))
+    with spark_beside(settings) as beside:
+        beside.runner.run(_fill(beside.cluster, records))
+        frames = _Frames(beside.spark, beside.cluster.bootstrap, records, settings.directory)
+        yield lambda number: _take(number, frames, beside.spark, beside.cluster.bootstrap, records)
 
 
 def _take(number: int, frames: _Frames, spark: "SparkSession", bootstrap: str, records: int) -> Readings:
@@ -230,7 +184,7 @@ def _take(number: int, frames: _Frames, spark: "SparkSession", bootstrap: str, r
     probes["two columns"] = rate(lambda: _count(frames.topic("offset bigint, value binary")))
     probes["stream"] = lambda: _stream(spark, bootstrap)
     readings = interleave(number, probes)
-    return {**readings, "worker": _worker_mb()}
+    return {**readings, "worker": worker_mb()}
 
 
 _OF_ARROW = Goal("ratio", True, 0.7, "GOALS S10")

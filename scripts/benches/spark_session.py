@@ -1,0 +1,78 @@
+"""A cluster of one broker, a process of its own, and a warm Spark beside it, for as long as a bench lasts."""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scripts.benches.measure import Settings
+
+from tidelog.testing.cluster import Cluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Both of them, and the loop in which the cluster's clients live."""
+
+    runner: asyncio.Runner
+    cluster: Cluster
+    spark: "SparkSession"
+
+
+@contextmanager
+def spark_beside(settings: Settings) -> Iterator[Beside]:
+    """Begin both, and end both."""
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    from tidelog.spark import local_session  # noqa: PLC0415 -- only these benches need Spark
+
+    with asyncio.Runner() as runner:
+        cluster = runner.run(Cluster(1, processes=True, directory=settings.directory / "spark").__aenter__())
+        try:
+            with _talk_to(settings.directory / "spark.log"):
+                spark = local_session(2, "bench", settings={"spark.ui.showConsoleProgress": "false"})
+            spark.sparkContext.setLogLevel("ERROR")
+            gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 -- Spark does not end its JVM itself
+            try:
+                yield Beside(runner, cluster, spark)
+            finally:
+                spark.stop()
+                gateway.shutdown()
+                gateway.proc.stdin.close()
+                gateway.proc.wait(60)
+        finally:
+            runner.run(cluster.__aexit__(None, None, None))
+
+
+def worker_mb() -> float:
+    """The most memory that one of Spark's Python workers has had."""
+    peaks = [0.0]
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes()
+            if b"pyspark.daemon" in words:
+                lines = (process / "status").read_text("utf-8").splitlines()
+                peaks += [float(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM")]
+        except OSError:
+            continue  # it has ended meanwhile
+    return max(peaks)
+
+
+@contextmanager
+def _talk_to(file: Path) -> Iterator[None]:
+    """Let what is started meanwhile write its warnings there: a JVM keeps the stderr that it was born with."""
+    kept = os.dup(2)
+    with file.open("wb") as log:
+        os.dup2(log.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
