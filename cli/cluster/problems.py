@@ -24,6 +24,7 @@ class Kind(Enum):
     NO_LEADER = "no_leader"
     UNDER_MIN_ISR = "under_min_isr"
     BROKER_DOWN = "broker_down"
+    REPLICA_DAMAGED = "replica_damaged"
     REPLICA_FAILED = "replica_failed"
     LOW_SPACE = "low_space"
     UNDER_REPLICATED = "under_replicated"
@@ -126,6 +127,15 @@ def _brokers(brokers: Sequence[BrokerDescribed]) -> Iterable[Problem]:
                 Kind.LOW_SPACE,
                 f"{where} is low on disk space: it refuses records, and leads only what nobody else can",
                 "make room on its disk, delete records or lower retention.bytes or retention.ms; it goes on by itself",
+                node=one.id,
+            )
+        if one.damaged and not one.fenced:
+            yield Problem(
+                Kind.REPLICA_DAMAGED,
+                f"{where} has {one.damaged} of its {one.replicas} replicas damaged, and nobody else is in sync there: "
+                "some records cannot be read",
+                "start the other brokers that have them; if there is none, its log says which offsets those are, and "
+                "`tidelog topic trim` gives them up",
                 node=one.id,
             )
 

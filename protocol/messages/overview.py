@@ -65,6 +65,9 @@ class BrokerDescribed(Entry, frozen=True):
     low_space: Flag = False
     """Whether it refuses records for want of room on a disk."""
 
+    damaged: Number = 0
+    """How many are damaged, and nobody else is in sync: what is damaged there can be read nowhere."""
+
 
 class PossibleLoss(Entry, frozen=True):
     """A partition whose leader was elected although it may lack committed records."""

@@ -1,6 +1,8 @@
 """What is wrong with a cluster: each rule by itself."""
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tidelog.cli.cluster.problems import Found, Kind, Problem, losses, problems
 from tidelog.client.cluster import Partition, Topic
@@ -12,9 +14,11 @@ def ids(*numbers: int) -> tuple[BrokerId, ...]:
     return tuple(map(BrokerId, numbers))
 
 
-def broker(number: int, *, fenced: bool = False, offline: int = 0, low_space: bool = False) -> BrokerDescribed:
-    said = {"fenced": fenced, "offline": offline, "low_space": low_space}
-    return BrokerDescribed(BrokerId(number), "h", 9000 + number, replicas=4, **said)
+def broker(
+    number: int, *, fenced: bool = False, offline: int = 0, low_space: bool = False
+) -> BrokerDescribed:
+    there = BrokerDescribed(BrokerId(number), "h", 9000 + number, replicas=4)
+    return replace(there, fenced=fenced, offline=offline, low_space=low_space)
 
 
 def partition(
@@ -106,6 +110,14 @@ def test_a_fenced_broker_and_a_failed_disk_are_told_apart() -> None:
     assert "`tidelog broker drain 1` if it will not come back" in down.way_out
     assert (failed.kind, failed.node) == (Kind.REPLICA_FAILED, 2)
     assert "2 of its 4 replicas" in failed.what
+
+
+def test_damage_that_nobody_else_can_mend_is_loud() -> None:
+    alone = msgspec.structs.replace(broker(1), damaged=2)
+    [one] = problems(Found((alone,), [], {}, QUORUM))
+    assert (one.kind, one.node) == (Kind.REPLICA_DAMAGED, 1)
+    assert "2 of its 4 replicas damaged, and nobody else is in sync" in one.what
+    assert "start the other brokers" in one.way_out
 
 
 @pytest.mark.parametrize(("silent", "spare"), [(1, 0), (2, 0)])
