@@ -502,6 +502,7 @@ class Fetching:
             reader.buffered[0] = piece, at + header.size
         else:
             reader.buffered.popleft()
+        reader.decoded = header.base_offset, header.next_offset, header.leader_epoch
         batch = None if columns is None else batch_from(*reader.name, columns, reader.position)
         if batch is None:
             reader.position = max(reader.position, header.next_offset)

@@ -17,6 +17,7 @@ class Reader:
     __slots__ = (
         "buffered",
         "buffered_bytes",
+        "decoded",
         "error",
         "failures",
         "full",
@@ -66,6 +67,8 @@ class Reader:
         self.buffered: deque[tuple[Buffer, int]] = deque()
         """Answers, and from which byte on they are not read."""
         self.buffered_bytes = 0
+        self.decoded: tuple[Offset, Offset, Epoch] = (NO_OFFSET, NO_OFFSET, NO_EPOCH)
+        """Where the batch begins and ends that was read last, and its leader epoch."""
         self.rest: RecordBatch | None = None
         """What is left of a batch that was read in part."""
         self.nearby = NO_BROKER
@@ -98,6 +101,11 @@ class Reader:
         self.error = None
         self.retry_at_ms, self.failures = 0.0, 0
         self.drop()
+
+    def epoch_before(self, offset: Offset) -> Epoch:
+        """The leader epoch of the record before that offset; -1: it is not of the batch that was read last."""
+        begin, end, epoch = self.decoded
+        return epoch if begin < offset <= end else NO_EPOCH
 
     def drop(self) -> None:
         """Forget what was fetched and not read."""

@@ -20,7 +20,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tidelog.client.admin import Refusals
@@ -64,7 +64,7 @@ from tidelog.protocol.messages import (
     OffsetToCommit,
     PartitionIndex,
 )
-from tidelog.protocol.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Offset, TopicPartition
+from tidelog.protocol.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Epoch, Offset, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.client.io.session import Session
@@ -111,6 +111,8 @@ class Commit:
     metadata: str = ""
     timestamp_ms: int = NO_TIMESTAMP
     """Of the last record that was consumed."""
+    leader_epoch: Epoch = NO_EPOCH
+    """In which it was written: by it a log is known that has lost it since."""
 
 
 Listener: TypeAlias = Callable[..., object]
@@ -490,7 +492,7 @@ class GroupMember:
             request = OffsetCommit(
                 self.group,
                 tuple(
-                    OffsetToCommit(*place, each.offset, NO_EPOCH, each.metadata, each.timestamp_ms)
+                    OffsetToCommit(*place, each.offset, each.leader_epoch, each.metadata, each.timestamp_ms)
                     for place, each in sorted(places.items())
                 ),
                 membership.member.member_id,
@@ -516,7 +518,9 @@ class GroupMember:
                 raise FencedMemberEpoch(
                     f"{name} is not this member's (any more): whoever has it goes on where it was committed"
                 )
-            found[place] = each
+            reader = self._fetcher.fetching.readers.get(name)
+            epoch = reader.epoch_before(each.offset) if reader is not None else NO_EPOCH
+            found[place] = replace(each, leader_epoch=epoch)
         return found
 
     def _worth_another_try(self, error: TidelogError, epoch: int) -> bool:

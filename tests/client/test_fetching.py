@@ -344,6 +344,16 @@ def test_what_was_cut_off_after_it_was_read_is_told_or_goes_by_the_policy() -> N
     assert caught.value is not None
 
 
+def test_the_epoch_of_a_record_is_known_while_its_batch_was_the_last_to_be_read() -> None:
+    desk = Desk(leaders=(1,))
+    desk.answer(desk.asked(), batch(0, 5) + batch(5, 2))
+    assert desk.first.epoch_before(0) == -1
+    assert desk.fetching.take(desk.first) is not None
+    assert [desk.first.epoch_before(offset) for offset in (0, 1, 5, 6)] == [-1, 3, 3, -1]
+    assert desk.fetching.take(desk.first) is not None
+    assert [desk.first.epoch_before(offset) for offset in (5, 6, 7)] == [-1, 3, 3]
+
+
 def test_a_leader_that_says_where_logs_part_is_believed() -> None:
     desk = Desk(leaders=(1,), auto_offset_reset="none")
     desk.answer(desk.asked(), batch(0, 5))

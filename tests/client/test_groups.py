@@ -11,17 +11,20 @@ from tidelog.broker.groups.settings import GroupSettings
 from tidelog.client.admin import Duration, NewTopic, Offset, OffsetReset, Shift, Time
 from tidelog.client.io.client import Client
 from tidelog.client.io.consumer import Consumer
+from tidelog.client.io.coordinator import AtCoordinator
 from tidelog.protocol.errors import (
     CoordinatorNotAvailable,
     FencedInstanceId,
     FencedMemberEpoch,
     GroupIdNotFound,
     InvalidRequest,
+    LogTruncated,
     NonEmptyGroup,
     OffsetOutOfRange,
     TidelogError,
     UnknownServerError,
 )
+from tidelog.protocol.messages import OffsetCommit, OffsetCommitReply, OffsetToCommit
 from tidelog.protocol.records import Record
 from tidelog.protocol.types import TopicPartition
 
@@ -97,6 +100,22 @@ async def test_one_member_reads_everything_and_the_next_goes_on_where_it_ended(c
         assert consumer.assignment() == set(PLACES)
     assert len({(record.partition, record.offset) for record in first + rest}) == 200
     assert await committed(client) == [50] * 4
+
+
+async def test_what_was_lost_since_it_was_committed_is_noticed_by_the_next_member(client: Client) -> None:
+    async with member(client, "orders") as consumer:
+        await take(consumer, 200)
+    found = await client.admin.committed_offsets("g")
+    assert {(each.offset, each.leader_epoch) for each in found.values()} == {(50, 0)}
+    lost = OffsetToCommit((await client.topic("orders")).id, 1, 80, leader_epoch=0)
+    deadline_ms = asyncio.get_running_loop().time() * 1000 + 10_000
+    reply = await AtCoordinator(client, "g").insist(
+        lambda _: OffsetCommit("g", (lost,), timeout_ms=5000), OffsetCommitReply, deadline_ms
+    )
+    assert not reply.partitions[0].error, "as if an unclean election had taken thirty records since"
+    async with client.consumer("orders", group="g", auto_offset_reset="none") as consumer:
+        with pytest.raises(LogTruncated, match="up to offset 80 were read, the log parts at 50"):
+            await take(consumer, 1)
 
 
 async def test_what_is_in_hand_is_not_committed_when_the_block_ends_with_an_error(client: Client) -> None:
