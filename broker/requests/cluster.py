@@ -56,6 +56,6 @@ def _broker(state: BrokerState, incoming: Incoming, leads: int, keeps: int) -> B
         leads,
         keeps,
         len(state.offline),
-        damaged=len(state.damaged),
         state.low_space,
+        len(state.damaged),
     )
