@@ -127,6 +127,7 @@ UNCLEAN: Final = "unclean.leader.election.enable"
 UNCLEAN_RECOVERY: Final = "unclean.recovery"
 FLUSH_MODE: Final = "flush.mode"
 CLEANUP_POLICY: Final = "cleanup.policy"
+AUTO_CREATE: Final = "auto.create.topics.enable"
 MOVE_RATE: Final = "reassignment.throttled.rate"
 
 _TABLE: Final = (
@@ -179,6 +180,7 @@ _TABLE: Final = (
     _setting(BROKER, "metadata.log.max.snapshot.interval.ms", whole(0, _I63), 3_600_000, "After what time one is taken, if there is anything new; 0: time does not matter.", AT_START),
     _setting(CLUSTER, "num.partitions", whole(1, 5000), 1, "How many partitions a topic has that does not say."),
     _setting(CLUSTER, "default.replication.factor", whole(1, 2**15 - 1), 3, "How many replicas a topic has that does not say."),
+    _setting(CLUSTER, AUTO_CREATE, FLAG, "false", "Whether a topic that a producer writes to and that is missing is made, with the defaults of all."),
     _setting(CLUSTER, "auto.leader.rebalance.enable", FLAG, "true", "Whether preferred leaders get their partitions back by themselves."),
     _setting(CLUSTER, "leader.imbalance.check.interval.seconds", whole(1, _I31), 300, "How often that is looked at."),
     _setting(CLUSTER, "leader.imbalance.per.broker.percentage", whole(0, 100), 10, "How many of a broker's partitions others may lead before something is done."),

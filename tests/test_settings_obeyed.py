@@ -35,6 +35,7 @@ BY_NAME = {
     "reassignment.throttled.rate": ("broker/broker.py", "MOVE_RATE"),
     "num.partitions": ("controller/configs.py", "num.partitions"),
     "default.replication.factor": ("controller/configs.py", "default.replication.factor"),
+    "auto.create.topics.enable": ("broker/requests/metadata.py", "AUTO_CREATE"),
     "auto.leader.rebalance.enable": ("controller/active.py", "auto.leader.rebalance.enable"),
     "leader.imbalance.check.interval.seconds": (
         "controller/chores.py",

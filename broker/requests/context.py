@@ -64,6 +64,8 @@ class Context:
     ask_controller: Callable[[Build, int, Told], None]
     """Ask the active controller, within so many milliseconds, and tell what it says."""
     producer_ids: ProducerIds = field(default_factory=ProducerIds)
+    creating: set[str] = field(default_factory=set)
+    """Topics that the controller has been asked for because somebody wanted to write to them."""
     controller_id: Callable[[], BrokerId] = lambda: NO_BROKER
     """The controller that is believed to lead."""
     quorum_epoch: Callable[[], Epoch] = lambda: NO_EPOCH

@@ -1,20 +1,36 @@
 """Metadata: who leads what, as this broker's image of the cluster says; it may be behind."""
 
-from typing import cast
+import logging
+from typing import Final, cast
 
 from tidelog.broker.requests.context import Context
 from tidelog.broker.requests.endpoints import endpoint
 from tidelog.controller.image import Image, PartitionState, TopicState
-from tidelog.protocol.errors import LeaderNotAvailable, UnknownTopicId, UnknownTopicOrPartition
+from tidelog.protocol.errors import (
+    LeaderNotAvailable,
+    TidelogError,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
 from tidelog.protocol.io import Incoming
 from tidelog.protocol.messages import (
     BrokerEndpoint,
+    CreateTopics,
+    CreateTopicsReply,
     Metadata,
     MetadataReply,
+    NewTopic,
     PartitionMetadata,
+    Reply,
     TopicMetadata,
 )
-from tidelog.protocol.types import NO_BROKER, BrokerId
+from tidelog.protocol.settings import AUTO_CREATE, CLUSTER, flag
+from tidelog.protocol.types import NO_BROKER, BrokerId, Epoch
+
+logger = logging.getLogger(__name__)
+
+CREATE_MS: Final = 10_000
+"""How long the controller is asked to make a topic that somebody has asked for."""
 
 
 def metadata(context: Context, incoming: Incoming) -> None:
@@ -24,6 +40,8 @@ def metadata(context: Context, incoming: Incoming) -> None:
         topics = [_topic(image, topic) for topic in image.topics.values()]
     else:
         topics = [_by_name(image, name) for name in request.names]
+        if request.allow_create and flag(image.configs, CLUSTER, "", AUTO_CREATE):
+            _create(context, [name for name in request.names if name not in image.topic_ids])
         topics += [_by_id(image, topic_id) for topic_id in request.ids]
     incoming.reply(
         MetadataReply(
@@ -38,6 +56,27 @@ def metadata(context: Context, incoming: Incoming) -> None:
             topics=tuple(topics),
         )
     )
+
+
+def _create(context: Context, names: list[str]) -> None:
+    """Have them made, each once at a time; whoever asked is told that they are missing, and asks again."""
+    wanted = [name for name in names if name not in context.creating and not name.startswith("__")]
+    if not wanted:
+        return
+    context.creating.update(wanted)
+
+    def build(quorum_epoch: Epoch) -> CreateTopics:
+        return CreateTopics(tuple(map(NewTopic, wanted)), quorum_epoch=quorum_epoch)
+
+    def told(answer: Reply | TidelogError) -> None:
+        context.creating.difference_update(wanted)
+        said = [(",".join(wanted), str(answer))] if isinstance(answer, TidelogError) else []
+        if isinstance(answer, CreateTopicsReply):
+            said = [(one.name, one.message or "") for one in answer.topics if one.error]
+        for name, why in said:
+            logger.warning("topic.not_created topic=%s reason=%s", name, why)
+
+    context.ask_controller(build, CREATE_MS, told)
 
 
 def _by_name(image: Image, name: str) -> TopicMetadata:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from msgspec import Struct
 
 from tidelog.client.batching import Batch, GivenHeaders, TopicLanes
-from tidelog.client.cluster import Partition
+from tidelog.client.cluster import Partition, Topic
 from tidelog.client.columns import Columns
 from tidelog.client.io.sender import Sender
 from tidelog.client.io.session import INTERRUPTED_S, interrupted
@@ -180,7 +180,7 @@ class Producer:
 
     async def partitions_for(self, topic: str) -> tuple[Partition, ...]:
         """The topic's partitions, and who leads them."""
-        return (await self._client.topic(topic, timeout=self.config.max_block_ms / 1000)).partitions
+        return (await self._wanted(topic)).partitions
 
     async def partition_for(self, topic: str, key: bytes | None = None) -> int:
         """Where a record with that key goes; without a key, where the next one goes."""
@@ -321,11 +321,19 @@ class Producer:
         if self._accumulator.room > self._room_seen or self._closed or self._sender.broken is not None:
             self._room.set_result(None)
 
+    async def _wanted(self, topic: str) -> Topic:
+        """It is made if it is missing, where the cluster allows it (`auto.create.topics.enable`)."""
+        self._client.wanted.add(topic)
+        try:
+            return await self._client.topic(topic, timeout=self.config.max_block_ms / 1000)
+        finally:
+            self._client.wanted.discard(topic)
+
     async def _lanes(self, topic: str) -> TopicLanes:
         self._check_open()
         known = self._accumulator.topics.get(topic)
         if known is None:
-            await self._client.topic(topic, timeout=self.config.max_block_ms / 1000)
+            await self._wanted(topic)
             self._check_open()
             self._sender.learn((topic,))
             known = self._accumulator.topics[topic]

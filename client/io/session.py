@@ -93,6 +93,7 @@ class Session:
         self._watchers: list[Callable[[Changes], None]] = []
         self._children: list[Child] = []
         self._tasks: dict[asyncio.Task[Any], None] = {}
+        self.wanted: set[str] = set()  # to be made if missing, where the cluster allows it
         self._round: _Round | None = None
         """The request for metadata that is under way."""
         self._next: _Round | None = None
@@ -318,7 +319,7 @@ class Session:
 
     async def _learn(self, topics: Iterable[str], timeout_ms: float) -> None:
         """Ask whoever answers first, and take what is new."""
-        request = Metadata(tuple(topics))
+        request = Metadata(asked := tuple(topics), allow_create=self.wanted.issuperset(asked) and bool(asked))
         try:
             reply = await first(self._ways(request, timeout_ms), timeout_ms)
             changes = self.cluster.adopt(reply)

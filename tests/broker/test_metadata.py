@@ -1,13 +1,27 @@
 """Metadata: what this broker's image says of the cluster."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tests.broker.node import TOPIC_ID, Node
-from tidelog.protocol.errors import LeaderNotAvailable, UnknownTopicId, UnknownTopicOrPartition
-from tidelog.protocol.messages import DescribeCluster, ListenerEndpoint, Metadata, PossibleLoss
+from tidelog.protocol.errors import (
+    InvalidReplicationFactor,
+    LeaderNotAvailable,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from tidelog.protocol.messages import (
+    CreatedTopic,
+    CreateTopics,
+    CreateTopicsReply,
+    DescribeCluster,
+    ListenerEndpoint,
+    Metadata,
+    PossibleLoss,
+)
+from tidelog.protocol.settings import AUTO_CREATE, CLUSTER
 from tidelog.protocol.types import BrokerId
 
 
@@ -117,3 +131,25 @@ def test_the_cluster_at_a_glance_names_what_may_have_lost_records_for_as_long_as
 
 def test_whoever_asks_is_told_which_controller_leads(node: Node) -> None:
     assert describe(node, all_topics=True).controller_id == 101
+
+
+def wanted(node: Node, *names: str) -> list[str]:
+    """Which topics the controller is asked for when somebody wants to write to these."""
+    before = len(node.asked)
+    assert describe(node, names=names, allow_create=True).topics[0].error == UnknownTopicOrPartition.code
+    return [
+        topic.name for request, _, _ in node.asked[before:] for topic in cast("CreateTopics", request).topics
+    ]
+
+
+def test_a_missing_topic_is_asked_for_once_at_a_time_where_the_cluster_allows_it(node: Node) -> None:
+    node.lead()
+    assert wanted(node, "new") == []
+    node.image.configs[CLUSTER, "", AUTO_CREATE] = "true"
+    assert wanted(node, "new", "__offsets", "orders") == ["new"]
+    assert wanted(node, "new", "other") == ["other"]
+    _, _, told = node.asked[0]
+    told(CreateTopicsReply((CreatedTopic("new", InvalidReplicationFactor.code, "too few"),)))
+    assert wanted(node, "new", "other") == ["new"]
+    assert describe(node, names=("new",)).topics[0].error == UnknownTopicOrPartition.code
+    assert len(node.asked) == 3

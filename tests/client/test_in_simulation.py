@@ -213,3 +213,28 @@ def test_options_that_are_not_there_yet_are_refused_by_whoever_has_them(stage: S
         assert client.metrics()["tasks"] == 2, "what was refused has begun nothing"
 
     stage.run(ask)
+
+
+def test_a_topic_that_a_producer_writes_to_is_made_where_the_cluster_allows_it_and_by_nobody_else(
+    stage: Stage,
+) -> None:
+    async def live(client: Client) -> Any:
+        async with client.producer() as producer:
+            with pytest.raises(UnknownTopicOrPartition):
+                await producer.send("orders", b"x")
+            await client.admin.alter_configs("cluster", "", {"auto.create.topics.enable": True})
+            await asyncio.sleep(1)
+            with pytest.raises(UnknownTopicOrPartition):
+                await client.topic("orders")
+            sent = await asyncio.gather(*(producer.send("orders", b"%d" % at) for at in range(20)))
+            with pytest.raises(UnknownTopicOrPartition):
+                await producer.send("__orders", b"x")
+            await client.admin.alter_configs("cluster", "", {"auto.create.topics.enable": None})
+            await asyncio.sleep(1)
+            with pytest.raises(UnknownTopicOrPartition):
+                await producer.send("bills", b"x")
+        return sorted(one.offset for one in sent), await client.topic("orders")
+
+    offsets, topic = stage.run(live, 60)
+    assert offsets == list(range(20))
+    assert (len(topic.partitions), len(topic.partitions[0].replicas)) == (1, 3)
