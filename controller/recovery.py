@@ -15,7 +15,7 @@ clean election instead if one has become possible.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from tidelog.controller.batches import in_batches
 from tidelog.controller.election import elect_anyway
@@ -90,7 +90,7 @@ class Recovery:
 
     def look(self, image: Image, now_ms: int) -> Todo:
         """Whom to ask and whom to elect, now."""
-        wanted = {p.place: rule for p in _leaderless(image) if (rule := _rule(image, p))}
+        wanted = _wanted(image)
         self._searches = {place: self._searches.get(place) or _Search() for place in wanted}
         todo = Todo({}, [], None)
         elected: list[list[Fact]] = []
@@ -112,13 +112,24 @@ class Recovery:
         return _standing(image, p, search, p.replicas)[0] if p and search else []
 
 
-def _leaderless(image: Image) -> list[PartitionState]:
-    return [image.partitions[place] for place in sorted(image.indexes.leaderless)]
+_Rule: TypeAlias = tuple[tuple[BrokerId, ...], int]
+"""Whose logs decide, and how long to wait for those of them that do not answer."""
 
 
-def _rule(image: Image, p: PartitionState) -> tuple[tuple[BrokerId, ...], int] | None:
-    """Whose logs decide, and how long to wait for those of them that do not answer."""
-    match unclean_recovery(image.configs, image.topics[p.topic_id].name):
+def _wanted(image: Image) -> dict[Place, _Rule]:
+    """The leaderless partitions that have a rule. By topic, for thousands wait where everybody has died."""
+    leaderless = image.indexes.leaderless
+    topics = {place[0] for place in leaderless}
+    said = {topic_id: unclean_recovery(image.configs, image.topics[topic_id].name) for topic_id in topics}
+    if all(rule == "none" for rule in said.values()):
+        return {}
+    places = sorted(place for place in leaderless if said[place[0]] != "none")
+    rules = ((place, _rule(image, image.partitions[place], said[place[0]])) for place in places)
+    return {place: rule for place, rule in rules if rule is not None}
+
+
+def _rule(image: Image, p: PartitionState, said: str) -> _Rule | None:
+    match said:
         case "balanced" if p.last_known_elr and not p.isr and not p.elr:
             return p.last_known_elr, BALANCED_MS
         case "aggressive":

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.controller.book import TOPIC, Book, ids, partition
+from tests.controller.book import OTHER, TOPIC, Book, ids, partition
 from tests.controller.planted import Bug
 from tests.controller.sentences import noticed
 from tidelog.controller import recovery
@@ -49,6 +49,11 @@ class Stage:
 
 def test_none_asks_nobody() -> None:
     assert Stage("none", partition((), last_known=(1, 2))).look() == Todo({}, [], None)
+
+
+def test_each_topic_has_its_own_rule() -> None:
+    lost = partition((), last_known=(1, 2)), partition((), last_known=(1, 3), topic=OTHER)
+    assert Stage("balanced", *lost).look().ask == {1: ASKED, 2: ASKED}
 
 
 # ── balanced ──────────────────────────────────────────────────────────────────────────────────────────
