@@ -8,7 +8,7 @@ from tests.controller.book import OTHER, TOPIC, Book, ids, partition
 from tests.controller.planted import Bug
 from tests.controller.sentences import noticed
 from tidelog.controller import recovery
-from tidelog.controller.facts import ConfigChanged, Place
+from tidelog.controller.facts import ConfigChanged, Place, TopicCreated
 from tidelog.controller.recovery import AGGRESSIVE_MS, ASK_AGAIN_MS, BALANCED_MS, Recovery, Todo
 from tidelog.protocol.errors import StorageError
 from tidelog.protocol.messages import GetReplicaLogInfoReply, ReplicaLogInfo
@@ -52,8 +52,9 @@ def test_none_asks_nobody() -> None:
 
 
 def test_each_topic_has_its_own_rule() -> None:
-    lost = partition((), last_known=(1, 2)), partition((), last_known=(1, 3), topic=OTHER)
-    assert Stage("balanced", *lost).look().ask == {1: ASKED, 2: ASKED}
+    stage = Stage("balanced", partition((), last_known=(1, 2)))
+    stage.book.say(TopicCreated(OTHER, "invoices"), partition((), last_known=(1, 3), topic=OTHER).created())
+    assert stage.look().ask == {1: ASKED, 2: ASKED}
 
 
 # ── balanced ──────────────────────────────────────────────────────────────────────────────────────────
