@@ -11,6 +11,7 @@ bug of ours and keeps its traceback.
 """
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -20,10 +21,12 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from tidelog import __version__
-from tidelog.cli.options import connection_options, output_option, refuse_settings
+from tidelog.cli.options import Verb, connection_options, output_option, refuse_settings
 
 FAILED: Final = 1
 INTERRUPTED: Final = 130
+COMPLETE: Final = "_TIDELOG_COMPLETE"
+"""The variable by which a shell asks for words."""
 
 
 class Noun(NamedTuple):
@@ -106,16 +109,23 @@ def tidelog(ctx: click.Context) -> None:
     refuse_settings(ctx, ("completion", "controller", "down", "log", "up"))
 
 
-@tidelog.command()
+@tidelog.command(
+    cls=Verb,
+    examples=(
+        'eval "$(tidelog completion bash)"                     # in ~/.bashrc',
+        'eval "$(tidelog completion zsh)"                      # in ~/.zshrc, behind compinit',
+        "tidelog completion fish > ~/.config/fish/completions/tidelog.fish",
+    ),
+)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print the script that completes tidelog's words in a shell.
 
-    For bash: eval "$(tidelog completion bash)"
+    Nouns, verbs and options are completed; names of topics and groups as well, if the cluster answers at once.
     """
     kind = get_completion_class(shell)
     assert kind is not None, f"click knows {shell}"
-    click.echo(kind(tidelog, {}, "tidelog", "_TIDELOG_COMPLETE").source())
+    click.echo(kind(tidelog, {}, "tidelog", COMPLETE).source())
 
 
 def run(command: click.Command, args: Sequence[str] | None = None) -> int:
@@ -128,6 +138,11 @@ def run(command: click.Command, args: Sequence[str] | None = None) -> int:
         return _failed(error.format_message(), error.exit_code)
     except click.Abort as error:
         return _aborted(error)
+    except SystemExit:
+        # Beside the end of a completion, this is how click ends where nobody reads its help any more: no failure.
+        if COMPLETE in os.environ:
+            raise
+        _drop_stdout()
     except OSError as error:
         return _failed(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except Exception as error:
@@ -137,7 +152,9 @@ def run(command: click.Command, args: Sequence[str] | None = None) -> int:
         if not isinstance(error, TidelogError):
             raise
         return _failed(str(error))
-    return result if isinstance(result, int) else 0
+    else:
+        return result if isinstance(result, int) else 0
+    return 0
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
@@ -155,7 +172,11 @@ def _let_go_of_stdout(code: int) -> None:
             return
     except OSError:
         pass
-    from tidelog.cli.terminal import drop_stdout  # noqa: PLC0415
+    _drop_stdout()
+
+
+def _drop_stdout() -> None:
+    from tidelog.cli.terminal import drop_stdout  # noqa: PLC0415 -- help must not pay for it
 
     drop_stdout()
 
@@ -165,7 +186,26 @@ def _misused(error: click.UsageError) -> int:
         error.show()
         return error.exit_code
     where = f" (see `{error.ctx.command_path} --help`)" if error.ctx else ""
-    return _failed(error.format_message().rstrip(".") + where, error.exit_code)
+    return _failed(error.format_message().rstrip(".?") + _nearest(error) + where, error.exit_code)
+
+
+def _nearest(error: click.UsageError) -> str:
+    """What was probably meant, where a noun, a verb or the place of an option was missed."""
+    ctx = error.ctx
+    if ctx is None or not isinstance(ctx.command, click.Group):
+        return ""
+    if isinstance(error, click.NoSuchOption):
+        everywhere = any(error.option_name in option.opts for option in ctx.find_root().command.params)
+        noun = ctx.info_name
+        return f" here: say it in front of `{noun}`, or behind the verb" if everywhere else ""
+    missed = re.match(r"No such command '(.*)'", error.format_message())
+    if missed is None:
+        return ""
+    # Imported here because whoever makes no mistake must not pay for it.
+    from difflib import get_close_matches  # noqa: PLC0415
+
+    near = get_close_matches(missed[1], ctx.command.list_commands(ctx), n=1, cutoff=0.5)
+    return f"; the nearest is {near[0]}" if near else ""
 
 
 def _aborted(error: click.Abort) -> int:

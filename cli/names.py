@@ -3,7 +3,7 @@
 What it keeps true: a cluster that does not answer at once costs whoever presses the tab key 0.3 s, and no word.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
@@ -13,6 +13,7 @@ from tidelog.cli.options import bootstrap
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from tidelog.client import Client
     from tidelog.client.cluster import Topic
 
 COMPLETION_S: Final = 0.3
@@ -53,6 +54,19 @@ def complete_topics(
     ctx: click.Context, _parameter: click.Parameter, incomplete: str
 ) -> "list[CompletionItem[Any]]":
     """The topics that begin so, if the cluster says so quickly."""
+    return _complete(ctx, _topics, incomplete)
+
+
+def complete_groups(
+    ctx: click.Context, _parameter: click.Parameter, incomplete: str
+) -> "list[CompletionItem[Any]]":
+    """The groups that begin so, if the cluster says so quickly."""
+    return _complete(ctx, _groups, incomplete)
+
+
+def _complete(
+    ctx: click.Context, names: "Callable[[Client], Awaitable[list[str]]]", incomplete: str
+) -> "list[CompletionItem[Any]]":
     # Imported here because a help page must not pay for them.
     import asyncio  # noqa: PLC0415
     import contextlib  # noqa: PLC0415
@@ -63,15 +77,23 @@ def complete_topics(
 
     found: list[str] = []
     with contextlib.suppress(TidelogError, TimeoutError, click.UsageError, OSError):
-        found = asyncio.run(_topics([str(address) for address in bootstrap(ctx)]))
+        found = asyncio.run(_asked([str(address) for address in bootstrap(ctx)], names))
     return [Item(name) for name in found if name.startswith(incomplete)]
 
 
-async def _topics(where: list[str]) -> list[str]:
+async def _asked(where: list[str], names: "Callable[[Client], Awaitable[list[str]]]") -> list[str]:
     import asyncio  # noqa: PLC0415
 
     from tidelog.client import connect  # noqa: PLC0415
 
     client = connect(where, client_id="tidelog-completion", connect_timeout=COMPLETION_S)
     async with asyncio.timeout(COMPLETION_S), client:
-        return [topic.name for topic in await client.admin.list_topics(timeout=COMPLETION_S)]
+        return await names(client)
+
+
+async def _topics(client: "Client") -> list[str]:
+    return [topic.name for topic in await client.admin.list_topics(timeout=COMPLETION_S)]
+
+
+async def _groups(client: "Client") -> list[str]:
+    return [group.group_id for group in await client.admin.list_groups(timeout=COMPLETION_S)]

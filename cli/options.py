@@ -6,6 +6,7 @@ The one behind the verb wins. What a verb cannot do is refused by name, never ig
 """
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
@@ -211,4 +212,23 @@ class Verb(click.Command):
         """The examples, which no terminal is too narrow for."""
         formatter.write_paragraph()
         formatter.write("Examples:\n")
-        formatter.write("".join(f"  {example}\n" for example in self.examples))
+        for example in self.examples:
+            formatter.write("".join(f"  {line}\n" for line in wrapped(example, formatter.width - 2)))
+
+
+def wrapped(example: str, width: int) -> list[str]:
+    """The example in lines that can be typed as they stand: a remark goes above what is too long, a shell joins the rest."""
+    if len(example) <= width:
+        return [example]
+    command, found, remark = example.partition("  #")
+    lines = [f"#{remark}"] if found else []
+    # What stands in quotes is one word, and so is what a command has printed.
+    words = re.findall(r"(?:\"[^\"]*\"|'[^']*'|\S)+", command)
+    line = words[0]
+    for word in words[1:]:
+        if len(line) + len(word) + 3 > width:
+            lines.append(f"{line} \\")
+            line = f"    {word}"
+        else:
+            line += f" {word}"
+    return [*lines, line]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tidelog.cli.asking import ask
-from tidelog.cli.names import complete_topics
+from tidelog.cli.names import complete_groups, complete_topics
 from tidelog.cli.options import (
     LAYOUTS,
     Layout,
@@ -86,6 +86,7 @@ def _ranges(ctx: click.Context, _option: click.Parameter, said: Sequence[str]) -
 @click.option(
     "-g",
     "--group",
+    shell_complete=complete_groups,
     metavar="GROUP",
     help="As a member of a group: on from where it has come to, and what was shown is committed. -o start or end then "
     "says where a group begins that has committed nothing.",

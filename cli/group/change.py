@@ -9,7 +9,7 @@ import click
 
 from tidelog.cli.asking import ask, known_topics
 from tidelog.cli.consent import require_consent, yes_option
-from tidelog.cli.names import require_partitions
+from tidelog.cli.names import complete_groups, require_partitions
 from tidelog.cli.objects import put
 from tidelog.cli.options import CHANGE_TIMEOUT_S, Verb, connection_options, layout, output_option
 from tidelog.cli.terminal import Table, Writer, many
@@ -31,7 +31,7 @@ ENDS = {"start": "earliest", "earliest": "earliest", "end": "latest", "latest": 
         "tidelog group seek billing --to -100 --topic orders:0,1",
     ),
 )
-@click.argument("group")
+@click.argument("group", shell_complete=complete_groups)
 @click.option(
     "--to",
     "target",
@@ -139,7 +139,7 @@ async def _partitions(ctx: click.Context, client: "Client", topics: Sequence[str
 
 
 @click.command(cls=Verb, examples=("tidelog group delete billing", "tidelog group delete old older --yes"))
-@click.argument("groups", nargs=-1, required=True, metavar="GROUP...")
+@click.argument("groups", nargs=-1, required=True, metavar="GROUP...", shell_complete=complete_groups)
 @yes_option
 @connection_options
 @output_option

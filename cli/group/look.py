@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tidelog.cli.asking import ask
+from tidelog.cli.names import complete_groups, complete_topics
 from tidelog.cli.objects import put
 from tidelog.cli.options import Layout, Verb, connection_options, layout, output_option
 from tidelog.cli.terminal import Table, Writer, many
@@ -35,7 +36,13 @@ UNKNOWN = -1
     ),
 )
 @click.option("--with-lag", is_flag=True, help="How many records each has not consumed yet.")
-@click.option("--topic", metavar="TOPIC", default="", help="Only groups that consume this topic.")
+@click.option(
+    "--topic",
+    metavar="TOPIC",
+    default="",
+    shell_complete=complete_topics,
+    help="Only groups that consume this topic.",
+)
 @click.option(
     "--state",
     "states",
@@ -81,7 +88,7 @@ def list_groups(ctx: click.Context, /, *, with_lag: bool, topic: str, states: Se
     cls=Verb,
     examples=("tidelog group describe billing", "tidelog group describe billing --members -o json"),
 )
-@click.argument("groups", nargs=-1, required=True, metavar="GROUP...")
+@click.argument("groups", nargs=-1, required=True, metavar="GROUP...", shell_complete=complete_groups)
 @click.option("--members", is_flag=True, help="Its members and what each has, instead of its offsets.")
 @connection_options
 @output_option

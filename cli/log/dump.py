@@ -10,6 +10,7 @@ from tidelog.cli.log.items import Fault, Item, Row
 from tidelog.cli.log.kinds import KNOWN, FileName, Kind, file_name
 from tidelog.cli.log.layouts import DumpLayout, File
 from tidelog.cli.log.places import is_partition, surroundings_of
+from tidelog.cli.log.progress import Progress, WatchedFile
 from tidelog.cli.read_only import ReadOnlyDirectory
 from tidelog.protocol.errors import TidelogError
 from tidelog.storage.index import OFFSETS, TIMES
@@ -65,7 +66,9 @@ def _dump(layout: DumpLayout, path: str, *, show: bool, records: bool, verify: b
     directory = ReadOnlyDirectory(place or ".")
     what = file_name(name)
     assert what is not None, name
-    with directory.open(name) as file:
+    # Only where nothing else is shown meanwhile.
+    watched = Progress(name) if verify and not show else None
+    with WatchedFile(path, watched) if watched else directory.open(name) as file:
         size = file.size()
         layout.begin(File(path, name, what, size))
         sound = True
@@ -81,6 +84,8 @@ def _dump(layout: DumpLayout, path: str, *, show: bool, records: bool, verify: b
                 layout.show(item)
                 sound = sound and not isinstance(item, Fault)
         finally:
+            if watched:
+                watched.end()
             layout.end()
     return sound or not verify
 

@@ -34,6 +34,8 @@ from tidelog.protocol.types import NO_OFFSET, SEQUENCES
 
 _CODEC_NAMES: Final = {number: name for name, number in CODECS.items()}
 _VALUE_CHARACTERS: Final = 120
+_ONE: Final = {"entries": "entry"}
+"""What one of them is called, where it is not the word without its `s`."""
 _COLOURS: Final = {Severity.TORN: "yellow", Severity.DAMAGE: "red", Severity.CACHE: "yellow"}
 
 
@@ -198,7 +200,9 @@ class TextDump:
             held = f"{many(_number(counts, 'batches'), 'batch', 'batches')}, {many(_number(counts, 'records'), 'record')}"
             told = f"{held}, {span(_number(counts, 'first_offset'), _number(counts, 'end_offset'))}"
         else:
-            told = ", ".join(many(_number(counts, key), key.removesuffix("s"), key) for key in counts)
+            told = ", ".join(
+                many(_number(counts, key), _ONE.get(key, key.removesuffix("s")), key) for key in counts
+            )
             told = told.replace("covereds", "bytes of log described").replace(
                 "covered", "bytes of log described"
             )

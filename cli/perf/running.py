@@ -27,6 +27,8 @@ class Run:
         self._show = show
         self._every_s = every_s
         self._code = 0
+        self._silenced: BaseException | None = None
+        """What the printing of a line has failed with: nobody reads them any more."""
 
     def begin(self) -> None:
         """The warm-up is over: what comes from now on counts."""
@@ -36,10 +38,15 @@ class Run:
     async def measure(self, work: Coroutine[Any, Any, None], look: Callable[[], None] = lambda: None) -> None:
         """Do that, and take the time; `look` brings the meter up to date."""
         self.begin()
-        ticking = asyncio.create_task(self._tick(look), name="perf-lines")
+        ticking, measuring = asyncio.create_task(self._tick(look), name="perf-lines"), asyncio.current_task()
+        assert measuring is not None
+        ticking.add_done_callback(lambda ticked: self._ticked(ticked, measuring))
         try:
             await work
         except asyncio.CancelledError:
+            if self._silenced is not None:
+                measuring.uncancel()
+                raise self._silenced from None
             self.measured.interrupted = True
         except (TidelogError, Failure) as error:
             failed = failure(error) if isinstance(error, TidelogError) else error
@@ -64,6 +71,11 @@ class Run:
         if self.measured.why:
             raise (Unhealthy if self._code == UNHEALTHY else Failure)(self.measured.why)
         return 0
+
+    def _ticked(self, ticking: "asyncio.Task[None]", measuring: "asyncio.Task[Any]") -> None:
+        if not ticking.cancelled() and (failed := ticking.exception()) is not None:
+            self._silenced = failed
+            measuring.cancel()
 
     async def _tick(self, look: Callable[[], None]) -> None:
         while True:

@@ -235,7 +235,10 @@ class _Sending:
 
 
 class _Progress:
-    """A line at a terminal that says how far it is; not where somebody types the lines."""
+    """A line at a terminal that says how far it is; not where somebody types the lines.
+
+    To take it away is no colour: it is done for NO_COLOR as well.
+    """
 
     def __init__(self, *, asks: bool) -> None:
         typed = asks and at_a_terminal()
@@ -253,13 +256,13 @@ class _Progress:
             return
         self._shown_s, self._shown = now_s, True
         rate = records / (now_s - self._began_s)
-        click.echo(f"\r{many(records, 'record')}, {rate:,.0f}/s\x1b[K", err=True, nl=False)
+        click.echo(f"\r{many(records, 'record')}, {rate:,.0f}/s\x1b[K", err=True, nl=False, color=True)
 
     def end(self) -> None:
         """Something else is said now."""
         if self._shown:
             self._shown = False
-            click.echo("\r\x1b[K", err=True, nl=False)
+            click.echo("\r\x1b[K", err=True, nl=False, color=True)
 
 
 async def pieces(fd: int) -> AsyncIterator[bytes]:
