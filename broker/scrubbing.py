@@ -126,7 +126,7 @@ class Scrubbing:
         for place, partition in in_turn(list(self._replicas.partitions.items()), self._rng):
             base = -1
             while self.settings.enable and self._replicas.partitions.get(place) is partition:
-                segment = after(partition.log.segments, base)
+                segment = after(partition.log, base)
                 if segment is None or not self._is_to_be_looked_at(partition):
                     break
                 base = segment.base_offset

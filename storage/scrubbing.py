@@ -19,6 +19,7 @@ from tidelog.protocol.batch import HEADER_SIZE, check_body, read_header
 from tidelog.protocol.errors import CorruptMessage, DamagedLog, UnsupportedFormat
 from tidelog.protocol.types import Offset
 from tidelog.storage.config import MAX_BATCH_BYTES
+from tidelog.storage.readable import Readable
 from tidelog.storage.scan import BATCHES_PER_STEP, SLICE
 from tidelog.storage.segment import Segment
 
@@ -118,6 +119,12 @@ def in_turn(all_of_them: Sequence[T], rng: Random) -> list[T]:
     return [*all_of_them[first:], *all_of_them[:first]]
 
 
-def after(segments: Sequence[Segment], offset: Offset) -> Segment | None:
-    """The next segment to look at, behind the one with that base: the log may have become another one meanwhile."""
-    return next((segment for segment in segments if segment.base_offset > offset and segment.size), None)
+def after(log: Readable, offset: Offset) -> Segment | None:
+    """The next segment to look at, behind the one with that base: the log may have become another one meanwhile.
+
+    What lies below the log's start nobody reads, and is about to leave.
+    """
+    return next(
+        (each for each in log.segments if each.base_offset > offset and each.next_offset > log.log_start),
+        None,
+    )

@@ -121,12 +121,24 @@ def test_what_is_appended_while_it_is_looked_at_is_left_to_the_next_look() -> No
 
 
 def test_the_segment_behind_a_base_is_found_whatever_became_of_that_one() -> None:
-    host = filled(60)
-    segments = host.log.segments
-    assert after(segments, -1) is segments[0]
-    assert after(segments, segments[2].base_offset) is segments[3]
-    assert after(segments[4:], segments[1].base_offset) is segments[4]
-    assert after(segments, segments[-1].base_offset) is None
+    log = filled(60).log
+    segments = log.segments
+    assert after(log, -1) is segments[0]
+    assert after(log, segments[2].base_offset) is segments[3]
+    assert after(log, segments[2].base_offset - 1) is segments[2]
+    assert after(log, segments[-1].base_offset) is None
+
+
+def test_what_lies_below_the_start_of_the_log_is_not_looked_at() -> None:
+    log = filled(60).log
+    log.raise_log_start(log.segments[3].base_offset - 1)
+    assert after(log, -1) is log.segments[2]
+    log.raise_log_start(log.segments[3].base_offset)
+    assert after(log, -1) is log.segments[3]
+
+
+def test_an_empty_log_has_nothing_to_look_at() -> None:
+    assert after(Host().log, -1) is None
 
 
 def test_every_log_has_its_turn_wherever_a_round_begins() -> None:
