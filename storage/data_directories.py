@@ -278,6 +278,8 @@ class DataDirectories:
                 if data is self.first:
                     raise
                 data.report.problems.append(f"{data.directory.path} could not be closed: {error}")
+                with suppress(StorageError):
+                    data.halt("close it", error)
 
 
 def take_all(

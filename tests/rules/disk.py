@@ -12,6 +12,7 @@ from tests.rules.rule import Catcher, Instead, Planted, Rule
 from tests.simulation import test_full_disk
 from tests.storage import (
     test_crashes,
+    test_data_directories,
     test_data_directory,
     test_identity,
     test_log,
@@ -24,6 +25,7 @@ from tests.storage.test_reserve import Place
 from tidelog.broker.partition import Partition
 from tidelog.storage import crashes, reserve
 from tidelog.storage.crashes import Life
+from tidelog.storage.data_directories import DataDirectories
 from tidelog.storage.data_directory import DataDirectory
 from tidelog.storage.flushing import Flush
 from tidelog.storage.io import disk
@@ -42,6 +44,7 @@ def directory() -> Iterator[Path]:
         yield Path(path)
 
 
+TWO_DISKS = (test_data_directories.two_disks,)
 WRITTEN_AGAIN = Catcher(test_recovery.test_what_recovery_keeps_it_has_written_and_flushed_again, row=(0,))
 A_ROLL = Catcher(test_log_life.test_a_segment_that_was_just_begun_is_there_after_its_flush)
 ENDS = Catcher(test_crashes.test_the_worst_end_is_reported_until_a_registration_is_on_record, (directory,))
@@ -54,6 +57,11 @@ RULES: dict[str, Rule] = {
     "failed_flush_is_not_tried_again": Rule("A failed flush is not tried again: the second one would succeed and prove nothing.", "D12, 7.4, I-31", Instead(Flush, "run", "self.error = error", "self.run()"), Catcher(test_log.test_a_failed_flush_ends_the_process, (Host,)), ("D12", "a failed flush tried again")),
     "names_are_flushed": Rule("A new file's name is flushed with it.", "7.4, I-30, KAFKA-3968", Planted(test_log_life.a_flush_that_forgets_the_names, (Flush, "run")), A_ROLL, ("names not flushed",)),
     "full_disk": Rule("A write that did not fit leaves no trace.", "7.4, I-33", Instead(Segment, "cut_back", "self.file().truncate(self.size)", "pass"), Catcher(test_log.test_a_full_disk_refuses_the_batch_and_leaves_no_trace_of_it, (Host,)), ("a part of a write, and a full disk",)),
+    # ── several disks
+    "a_failed_disk_is_closed": Rule("Nothing is written to a disk that has failed, and nothing of it served.", "1.9, ADR 0106, I-31", Instead(DataDirectories, "_fail", "data.give_up(StorageError(f\"{what}: {error.strerror or error}: the directory has failed\"))", "data.failure = StorageError(what)"), Catcher(test_data_directories.test_nothing_is_written_to_a_directory_that_has_failed, TWO_DISKS), ("D12",)),
+    "a_failed_disk_is_lossy": Rule("What a failed flush may have cost is taken for lost by the next life.", "1.8, ADR 0106, I-4", Instead(DataDirectories, "_believe", "if data.life.directory_id in failed and data.life.believe(CrashKind.HOST)", "if data.life.directory_id in failed"), Catcher(test_data_directories.test_what_a_failed_flush_may_have_cost_is_taken_for_lost_by_the_next_life, TWO_DISKS), ("D12",)),
+    "failures_are_kept": Rule("That a disk has failed is remembered until it is there again.", "1.8, ADR 0106, I-4", Instead(DataDirectories, "_believe", "failed - said", "frozenset()"), Catcher(test_data_directories.test_a_failure_is_remembered_until_the_disk_is_back, TWO_DISKS), ("D12",)),
+    "the_later_copy_counts": Rule("Of two copies the one counts whose disk was there when the broker registered last.", "1.13, ADR 0106, I-37", Instead(DataDirectories, "_choose", "if standing(one) > standing(other)", "if standing(one) < standing(other)"), Catcher(test_data_directories.test_the_copy_counts_whose_directory_was_there_when_the_broker_registered_last, TWO_DISKS), ("D12",)),
     # ── a full disk
     "reserve_is_given_in_parts": Rule("The reserve is given in parts.", "ADR 0103", Instead(Reserve, "give", "self._whole // _PARTS", "self._whole"), Catcher(test_reserve.test_it_is_given_in_parts_and_all_of_it_at_last, (Place,)), ("a reserve",)),
     "reserve_is_not_for_records": Rule("What the reserve gives goes to no record of a partition.", "DECISIONS 9, ADR 0103", Instead(reserve._Other, "write_at", "self._reserve.is_out and", "False and"), Catcher(test_reserve.test_while_some_of_it_is_out_no_records_are_written_where_there_is_room, (Place,)), ("a reserve",)),

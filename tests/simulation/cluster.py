@@ -260,9 +260,11 @@ class Cluster:
             self._looked_at.add(number)
             self._count_start(broker)
         life = number, host.life
+        broken = tuple(f"/more-{at}/" for at, disk in enumerate(host.more_disks, 1) if disk.broken)
         for place, partition in broker.replicas.partitions.items():
             if partition.offline is None:
-                self.oracle.look(life, place, partition)
+                if not partition.log.directory.path.startswith(broken):  # nobody can read it, nor can we
+                    self.oracle.look(life, place, partition)
             elif not any(word in partition.offline for word in ("not placed", "directory has failed")):
                 raise AssertionError(f"{partition} went offline")
 

@@ -1,11 +1,19 @@
 """Brokers with two disks each, of which one fails or is replaced: what lies on the other goes on (ADR 106)."""
 
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
 import pytest
 
 from tests.simulation.clients import Client
 from tests.simulation.directed import TOPIC, Town, deliver
+from tests.simulation.invariants import Violation
+from tidelog.controller import liveness
+from tidelog.controller.election import Loss
+from tidelog.controller.image import BrokerState, PartitionState
 from tidelog.protocol.errors import TidelogError
-from tidelog.protocol.messages import CreateTopics, CreateTopicsReply, NewTopic
+from tidelog.protocol.messages import CreateTopics, CreateTopicsReply, NewTopic, RegisterBroker
 from tidelog.replication.sessions import Place
 from tidelog.storage.crashes import CrashKind
 from tidelog.testing.simulation.disk import SimulatedDisk
@@ -184,3 +192,108 @@ def test_an_orderly_stop_without_a_disk_that_has_failed_says_so_of_the_others(wo
     ends = [data.life.last_end for data in town.cluster.brokers[number].data.all]
     assert ends == [CrashKind.CLEAN, CrashKind.PROCESS]
     assert town.read() == town.sent
+
+
+# ── a storm ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Storm:
+    """Random ends of disks, processes and machines; one disk at a time is lost for good, as min.insync.replicas allows."""
+
+    def __init__(self, world: World) -> None:
+        self.town = TwoDisks(world, flush_mode=world.rng.choice(["async", "group"]))
+        self.rng = world.rng
+        self.counts: Counter[str] = Counter()
+        self.victim = 0
+
+    def round(self) -> None:
+        """A disk has a bad day, brokers come and go meanwhile, and in the end all are back."""
+        town, rng = self.town, self.rng
+        self.victim = victim = rng.choice([1, 2, 3])
+        disk = town.second(victim)
+        how = rng.choice(["flush fails", "dies", "dies and is replaced", "is left out"])
+        self.counts[how] += 1
+        if how == "flush fails":
+            disk.fail_flush(rng.randrange(1, 6))
+        else:
+            disk.broken = True
+        self.meanwhile()
+        alone = rng.random() < 0.4
+        for number in {1, 2, 3} - {victim} if alone else rng.sample([1, 2, 3], rng.randrange(3)):
+            town.cluster.hosts[number].kill()
+            self.counts["kills"] += 1
+            if alone:  # whoever is left is the last one in sync, wherever it can be
+                town.cluster.pass_time(rng.uniform(2, 5))
+            elif rng.random() < 0.7:
+                self.meanwhile()
+                town.cluster.start(number) if number != victim else None
+        self.counts["noticed"] += self.noticed(victim)
+        host = town.cluster.hosts[victim]
+        host.kill()
+        disk.forget_flush_failures()
+        disk.broken = False
+        if how == "dies and is replaced":
+            host.more_disks.clear()
+            host.add_disk()
+        elif how == "is left out":
+            host.more_disks.clear()
+            town.cluster.start(victim)
+            town.cluster.pass_time(rng.uniform(0, 5))
+            self.counts["started without it"] += town.cluster.brokers[victim].serving
+            host.kill()
+            host.more_disks.append(disk)
+        if alone:
+            self.counts["alone"] += 1
+            town.cluster.start(victim)
+            town.cluster.pass_time(rng.uniform(0, 5))
+        for number, each in town.cluster.hosts.items():
+            if not each.alive:
+                town.cluster.start(number)
+        town.converge(60)
+        self.counts["set aside"] += len(town.cluster.brokers[victim].data.report.stray)
+
+    def meanwhile(self) -> None:
+        """Some time, in which it is produced where that is possible."""
+        if self.rng.random() < 0.7 and len({*self.town.cluster.alive()} - {self.victim}) > 1:
+            self.town.produce(10)
+        self.town.cluster.pass_time(self.rng.uniform(0, 3))
+
+    def noticed(self, number: int) -> bool:
+        broker = self.town.cluster.brokers.get(number)
+        return self.town.cluster.hosts[number].alive and broker is not None and len(broker.data.serving) == 1
+
+
+def run_storm(seed: int) -> None:
+    with World(seed).running() as world:
+        storm = Storm(world)
+        for _ in range(4):
+            storm.town.produce(10)
+            storm.round()
+        storm.town.produce(10)
+        assert list(dict.fromkeys(storm.town.read())) == storm.town.sent, storm.counts
+
+
+def run_storms(seeds: Iterable[int]) -> None:
+    for seed in seeds:
+        run_storm(seed)
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_whatever_becomes_of_single_disks_nothing_that_was_acknowledged_is_lost(seed: int) -> None:
+    run_storm(seed)
+
+
+def test_a_controller_that_misses_no_disk_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    loss_of = liveness.loss_of
+
+    def planted(
+        known: BrokerState | None, request: RegisterBroker
+    ) -> Callable[[PartitionState], Loss | None]:
+        there = tuple(disk.directory_id for disk in request.directories)
+        return loss_of(replace(known, directories=there) if known is not None else None, request)
+
+    monkeypatch.setattr(liveness, "loss_of", planted)
+    with pytest.raises(Violation, match="LeaderCompleteness"):
+        run_storms(
+            range(20, 80)
+        )  # until the last one in sync gets a new disk, and comes back before the others

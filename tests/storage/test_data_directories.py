@@ -107,12 +107,17 @@ class Node:
         }
 
 
-@pytest.fixture
-def node() -> Node:
+def two_disks() -> Node:
+    """A broker that has registered."""
     node = Node("a", "b")
     node.start()
     node.register()
     return node
+
+
+@pytest.fixture(name="node")
+def _node() -> Node:
+    return two_disks()
 
 
 # ── what lies where ───────────────────────────────────────────────────────────────────────────────────
