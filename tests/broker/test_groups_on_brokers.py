@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -175,8 +176,8 @@ class Consumer:
 class Play:
     """Three brokers, a topic, and members on a host of their own."""
 
-    def __init__(self, world: World) -> None:
-        self.cluster = Cluster(world, brokers=3, config={**QUICK, "groups": SETTINGS})
+    def __init__(self, world: World, **config: Any) -> None:
+        self.cluster = Cluster(world, brokers=3, config={**QUICK, "groups": SETTINGS, **config})
         self.client = Host("client", world)
         self.client.start()
         self.consumers: list[Consumer] = []
