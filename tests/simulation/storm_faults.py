@@ -38,6 +38,7 @@ class Faults:
         """The broker that lost power last, and in which of its lives."""
         self._stopping: dict[int, int] = {}
         """Brokers that were asked to stop in order, and in which of their lives."""
+        self._low: set[BrokerId] = set()
         self._forgive = forgive
         """Somebody is told that a disk has lost its log starts."""
         self._harm = Harm(world.rng, cluster.hosts)
@@ -74,6 +75,7 @@ class Faults:
     def strike(self) -> None:
         """Look at who has stopped, end what is due to end, and let something else go wrong."""
         self._look_at_stops()
+        self._look_at_space()
         self._bring_back()
         self._harm.remember()
         if any(self._faults.values()):
@@ -342,6 +344,13 @@ class Faults:
         return sum(node.fenced_fast.count(BrokerId(number)) for node in self.cluster.controllers)
 
     # ── disks ─────────────────────────────────────────────────────────────────────────────────────
+
+    def _look_at_space(self) -> None:
+        """Whom the cluster has just come to know as low on space."""
+        if self.cluster.active is not None:
+            low = {number for number, broker in self.cluster.image.brokers.items() if broker.low_space}
+            self.world.counts["low on space"] += len(low - self._low)
+            self._low = low
 
     def _has_reserve(self, host: Host) -> bool:
         directory = host.disk.medium.directory_at("/data")
