@@ -57,7 +57,7 @@ class Fetcher:
         self._changed: dict[BrokerId, asyncio.Event] = {}
         self._asked: dict[BrokerId, Asked] = {}
         """The fetch that a broker may hold back, unless it was told already that something else is to be asked for."""
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}
         self._looking = False
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
@@ -133,8 +133,8 @@ class Fetcher:
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """A task of the consumer."""
         task = self._client.spawn(self._guarded(work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
         task.add_done_callback(lambda _: work.close())  # a task that is cancelled at once never begins it
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:

@@ -174,7 +174,7 @@ class GroupMember:
         self._told = asyncio.Event()
         self._asked = asyncio.Event()
         """The application is done with something."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._serving: asyncio.Task[None] | None = None
         self._error: TidelogError | None = None
         """Why the last heartbeat was in vain."""
@@ -574,8 +574,8 @@ class GroupMember:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = self._client.spawn(self._guarded(work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
         task.add_done_callback(lambda _: work.close())  # a task that is cancelled at once never begins it
         return task
 

@@ -102,7 +102,7 @@ class Sender(Generic[H]):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = FOREVER
         self._stopped = False
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}
         self._unwatch = client.watch(self._cluster_changed)
 
     def stop(self) -> None:
@@ -185,8 +185,8 @@ class Sender(Generic[H]):
 
     def _spawn(self, work: Any) -> None:
         task = self._client.spawn(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
     def _backoff_ms(self, failures: int) -> float:
         """Full jitter (design 5.1)."""

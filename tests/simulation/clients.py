@@ -1,6 +1,6 @@
 """Clients of a simulated cluster, and the history of what they were told.
 
-Small on purpose: the product's client takes their place. A producer numbers its batches and repeats one until it
+Small on purpose: the product's client (`users`) takes turns with them. A producer numbers its batches and repeats one until it
 knows what became of it; a consumer reads everything from the beginning, again and again. Who deletes records says
 so only of what it was told to be deleted.
 
@@ -67,6 +67,8 @@ class Sent:
     sent_s: float
     offset: Offset = -1
     """Where it was acknowledged; -1 if it was not."""
+    somewhere: bool = False
+    """Acknowledged, and nobody was told where: it had been written before."""
 
 
 @dataclass(slots=True)
@@ -81,6 +83,8 @@ class History:
     contradictions: list[str] = field(default_factory=list)
     committed: Callable[[Place], Offset] = lambda _: 1 << 62
     """How far a partition is known to be committed, by who sees it all."""
+    begins: Callable[[Place], Offset] = lambda _: 1 << 62
+    """Up to where some replica has deleted, by who sees it all."""
     deleted: Callable[[Place, Offset], None] = lambda _place, _offset: None
     """Who sees it all is told of a deletion that was acknowledged."""
     now_s: Callable[[], float] = lambda: 0.0
@@ -154,6 +158,8 @@ class History:
                 gone = sent.offset < start and sent.offset not in records
                 if sent.offset >= 0 and not gone and records.get(sent.offset) != sent.value:
                     wrong.append(f"acknowledged {sent.value!r} is not at {sent.offset} (I-1, I-74)")
+                if sent.somewhere and not start and sent.value not in where:
+                    wrong.append(f"acknowledged {sent.value!r} is nowhere (I-1)")
                 if sent.value in where:
                     if where[sent.value] < last.get(sent.producer, -1):
                         wrong.append(f"{sent.value!r} stands before what {sent.producer} sent earlier (I-73)")

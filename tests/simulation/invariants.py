@@ -48,6 +48,8 @@ class Committed:
     """A client was told that everything below is deleted."""
     unseen: list[tuple[Offset, Offset]] = field(default_factory=list)
     """Committed and deleted in one turn of a leader's loop, before anybody could look."""
+    begins: Offset = 0
+    """Up to where some replica has deleted, whatever became of it."""
     compacted: bool = False
     """Some replica has compacted it: others may have copied what that has left."""
 
@@ -114,6 +116,7 @@ class Oracle:
         self.looks += 1
         self._order_of_offsets(life, partition)
         known = self.committed.setdefault(place, Committed())
+        known.begins = max(known.begins, log.log_start)
         known.compacted = known.compacted or log.purge_floor >= 0
         if leads and (seen is None or not seen.leads):
             self._becomes_leader(life, partition, known)
@@ -155,6 +158,11 @@ class Oracle:
             return 1 << 62
         known = self.committed.get(place)
         return known.end if known is not None else 0
+
+    def begins(self, place: Place) -> Offset:
+        """Up to where some replica has deleted: from there on no offset is out of range."""
+        known = self.committed.get(place)
+        return known.begins if known is not None else 0
 
     def deletion_acknowledged(self, place: Place, offset: Offset) -> None:
         """A client was told that everything below is deleted."""

@@ -6,14 +6,16 @@ once, and what consumers read must be what is there.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
+from typing import Any
 
-from tests.simulation.clients import Client, History, consume, delete, produce
+from tests.simulation.clients import Address, Client, History, consume, delete, produce
 from tests.simulation.cluster import BROKER_PORT, CONTROLLER_PORT, DEFAULTS, QUICK, Cluster
 from tests.simulation.storm_faults import Faults
+from tests.simulation.users import Reader, Writer
 from tidelog.protocol.batch import walk
 from tidelog.protocol.errors import (
     DiskFull,
@@ -52,6 +54,8 @@ class Weather:
     """Settings of the topic."""
     defaults: bool = False
     """With the timeouts that users get, instead of some that are several times shorter."""
+    products: bool | None = None
+    """Whether the product's own client writes and reads, or the small one of `clients`; None: as the seed has it."""
     power_cuts: bool = True
     """Unflushed bytes are lost; with `flush.mode=async` at most one broker at a time may lose them."""
 
@@ -68,6 +72,7 @@ class Storm:
         oracle = self.cluster.oracle
         self.history = History(
             committed=oracle.end,
+            begins=oracle.begins,
             deleted=oracle.deletion_acknowledged,
             now_s=lambda: world.now,
             lease_s=self.cluster.config["broker_session_timeout_ms"] / 1000,
@@ -75,6 +80,10 @@ class Storm:
         self.deletions_per_s = self.rng.choice([0, 0.2, 0.5, 2])
         """How often somebody deletes records; in some storms nobody does."""
         self._stop = asyncio.Event()
+        self.products = world.seed % 4 >= 2 if weather.products is None else weather.products
+        """Whether the product's own client is used: so each flush mode is met by both."""
+        self.users: list[Host] = []
+        """The hosts of its applications."""
         self.faults = self.make_faults()
         self.history.distrusted = self.faults.deletions_may_come_back
 
@@ -109,6 +118,7 @@ class Storm:
         self.faults.heal()
         self._stop.set()
         self.cluster.pass_time(1)
+        self.cluster.until(lambda: not any(user.alive for user in self.users), CALM_S)
         self.cluster.until(self.converged, CALM_S * (4 if self.weather.defaults else 1))
         self.account()
 
@@ -141,6 +151,28 @@ class Storm:
     def start_clients(self) -> None:
         """Producers and consumers, each on a host of its own."""
         brokers = [(host.machine.address, BROKER_PORT) for host in self.cluster.hosts.values()]
+        if self.products:
+            self._start_users(brokers)
+        else:
+            self._start_small_clients(brokers)
+        if self.deletions_per_s:
+            client = partial(Client, "d0", brokers, Random(self.rng.getrandbits(64)), self.history)
+            Host("d0", self.world).start(partial(_delete, client, self._stop, self.deletions_per_s))
+
+    def _start_users(self, brokers: list[Address]) -> None:
+        for number in range(self.weather.producers):
+            writer = Writer(f"p{number}", brokers, Random(self.rng.getrandbits(64)), self.history)
+            self._start_user(writer.name, partial(writer.produce, TOPIC, self._stop))
+        for number in range(self.weather.consumers):
+            reader = Reader(f"r{number}", brokers, Random(self.rng.getrandbits(64)), self.history)
+            self._start_user(reader.name, partial(reader.consume, TOPIC, self._stop))
+
+    def _start_user(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        host = Host(name, self.world)
+        host.start(lambda _env: work())
+        self.users.append(host)
+
+    def _start_small_clients(self, brokers: list[Address]) -> None:
         for number in range(self.weather.producers):
             name = f"p{number}"
             client = partial(Client, name, brokers, Random(self.rng.getrandbits(64)), self.history)
@@ -149,9 +181,6 @@ class Storm:
             name = f"r{number}"
             client = partial(Client, name, brokers, Random(self.rng.getrandbits(64)), self.history)
             Host(name, self.world).start(partial(_consume, client, self._stop))
-        if self.deletions_per_s:
-            client = partial(Client, "d0", brokers, Random(self.rng.getrandbits(64)), self.history)
-            Host("d0", self.world).start(partial(_delete, client, self._stop, self.deletions_per_s))
 
     def converged(self) -> bool:
         """The replicas agree, and each has deleted what its leader has."""
