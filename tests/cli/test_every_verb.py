@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -156,7 +157,10 @@ def process(*words: str, env: dict[str, str] | None = None, head: bool = False) 
             assert ours.stdout is not None
             ours.stdout.close()
             ours.stdout = None
-        out, err = ours.communicate(timeout=30)
+        too_long = threading.Timer(30, ours.kill)
+        too_long.start()
+        out, err = ours.communicate()
+        too_long.cancel()
     return Ran(ours.returncode, (out or b"").decode(), err.decode())
 
 
