@@ -12,6 +12,7 @@ from tidelog.protocol.errors import CorruptCheckpoint, NotADataDirectory, Unsupp
 from tidelog.protocol.types import Offset, TopicPartition
 from tidelog.storage.checkpoints import (
     HIGH_WATERMARKS,
+    LEADER_EPOCHS,
     LOG_STARTS,
     OFFSET_CHECKPOINTS,
     RECOVERY_POINTS,
@@ -226,9 +227,9 @@ def _partition(
             fault = f"it ends at offset {end}, but up to {said} {what}"
             faults.append(Fault(Severity.DAMAGE, path, None, fault, "copy it from another replica"))
     entries, unread = read_leader_epochs(inside)
-    if unread is not None and end:
-        faults.append(
-            states.unreadable(f"{inside.path}/leader-epoch-checkpoint", unread, "leader-epoch-checkpoint")
-        )
+    # It is written with the first flush: before that there is none, and nothing is wrong.
+    expected = bool(durable) or inside.exists(LEADER_EPOCHS)
+    if unread is not None and end and expected:
+        faults.append(states.unreadable(f"{inside.path}/{LEADER_EPOCHS}", unread, LEADER_EPOCHS))
     begin = start if start is not None else (segments[0] if segments else 0)
     return PartitionState(name, topic_id.hex() if topic_id else None, begin, high, durable, end, entries)

@@ -271,6 +271,10 @@ def test_a_directory_in_use_says_by_whom(tmp_path: Path, tidelog: Tidelog) -> No
             lambda d: flip(d / "orders-0" / "leader-epoch-checkpoint", 5),
             "cache leader-epoch-checkpoint: line",
         ),
+        (
+            lambda d: (d / "orders-0" / "leader-epoch-checkpoint").unlink(),
+            "cache leader-epoch-checkpoint: is missing",
+        ),
         (lambda d: (d / f"old-3.{7:032x}-stray").mkdir(), f"cache old-3.{7:032x}-stray: kept, because"),
         (
             lambda d: (d / f"old-3.{7:032x}-delete").mkdir(),
@@ -283,6 +287,14 @@ def test_what_checkpoints_and_directories_disagree_about_is_flagged(
 ) -> None:
     harm(three.parent)
     assert any(each.startswith(fault) for each in faults(tidelog, "checkpoints", three.parent))
+
+
+def test_a_log_that_was_never_flushed_lacks_no_epochs(tmp_path: Path, tidelog: Tidelog) -> None:
+    node = RealNode(tmp_path / "data").fill(3)
+    inside = tmp_path / "data" / "orders-0"
+    assert not (inside / "leader-epoch-checkpoint").exists()
+    assert [each for each in faults(tidelog, "checkpoints", tmp_path / "data") if "epoch" in each] == []
+    node.stop()
 
 
 def test_looking_at_harm_changes_nothing(three: Path, tidelog: Tidelog) -> None:
