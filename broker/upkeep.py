@@ -160,7 +160,7 @@ class Upkeep:
             candidates = [
                 partition
                 for partition in self._replicas.partitions.values()
-                if partition.log.config.compacts and partition.offline is None and partition not in tried
+                if partition.log.config.compacts and _is_well(partition) and partition not in tried
             ]
             dirty = [(p.log, dirt(p.log, p.high_watermark, now_ms)) for p in candidates]
             chosen = next_to_compact(dirty)
@@ -190,6 +190,8 @@ class Upkeep:
             return
         except DamagedLog as damage:
             logger.error("compaction.damage partition=%s reason=%s", partition.name, damage)  # noqa: TRY400
+            if damage.base_offset >= 0:  # where it is not said, the scrubber finds it
+                partition.found_damage(damage)
             return
         outcome = compaction.outcome
         if outcome is not None:
@@ -209,3 +211,8 @@ class Upkeep:
             return min(settings.compaction_memory_bytes, LOOP_MEMORY_BYTES), Compactor
         bytes_s = settings.compaction_bytes_s
         return settings.compaction_memory_bytes, lambda log, plan: elsewhere.begin(log, plan, bytes_s)
+
+
+def _is_well(partition: Partition) -> bool:
+    """Whether its log may be compacted: damage would end that again and again, and is cut off as soon as may be."""
+    return partition.offline is None and partition.damage is None

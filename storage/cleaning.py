@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from tidelog.protocol.types import Offset
+from tidelog.protocol.types import NO_OFFSET, Offset
 from tidelog.storage.log import Log
 from tidelog.storage.retention import newest_ms
 from tidelog.storage.segment import MAX_RELATIVE_OFFSET, Segment
@@ -90,6 +90,8 @@ class Refused(Struct, frozen=True, array_like=True):
     """Of an OSError."""
     code: int = 0
     """Of one of ours."""
+    base_offset: Offset = NO_OFFSET
+    """Of the segment that is damaged."""
 
 
 Said = Cleaned | Outcome | None

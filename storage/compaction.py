@@ -91,7 +91,7 @@ class Reader:
 
     def damaged(self, position: int, problem: CorruptMessage) -> DamagedLog:
         """What stands at that byte is not what was written."""
-        return DamagedLog(f"{self._path} at byte {position}: {problem}")
+        return DamagedLog(f"{self._path} at byte {position}: {problem}", self.source.base_offset)
 
     def block(self, position: int, end: int) -> Block:
         """The block that begins there; it does not reach beyond `end`, where a batch ends."""

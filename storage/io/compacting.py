@@ -13,6 +13,7 @@ Both ways go frames: a length of four bytes and msgpack. What it keeps true:
   that the flush that puts a segment in its place finds little left to do.
 """
 
+import logging
 import os
 import subprocess
 import sys
@@ -35,11 +36,13 @@ from tidelog.storage.files import Directory
 from tidelog.storage.io.disk import open_directory
 from tidelog.storage.swap import remove_written
 
+logger = logging.getLogger(__name__)
+
 NICE: Final = 10
-"""How far the child stands back: it gets a tenth of a core for which others ask as well."""
+"""How far the child stands back: of a core for which others ask as well it gets a tenth, and goes on."""
 POLL_S: Final = 0.02
 """How often it is looked for what the child has said."""
-FLUSH_BYTES: Final = 16 << 20
+FLUSH_BYTES: Final = 4 << 20
 """The child flushes what it writes whenever so much is new."""
 _PAUSE_S: Final = 0.01
 """What is ahead of its pace by less goes on: a sleep costs more than it is worth."""
@@ -205,6 +208,7 @@ class Elsewhere:
     def steps(self) -> Iterator[Said]:
         """What the other process says, and None while it says nothing."""
         child = self._process.child()
+        logger.info("compaction.began log=%s pid=%d", self._directory.path, child.pid)
         child.send(_ENCODE(self._job))
         while True:
             for frame in child.heard():
@@ -231,7 +235,9 @@ class Elsewhere:
 def _error_of(refused: Refused) -> Exception:
     if refused.errno:
         return OSError(refused.errno, refused.message)
-    return (DamagedLog if refused.code == DamagedLog.code else StorageError)(refused.message)
+    if refused.code == DamagedLog.code:
+        return DamagedLog(refused.message, refused.base_offset)
+    return StorageError(refused.message)
 
 
 # ── the other process ─────────────────────────────────────────────────────────────────────────────────
@@ -275,6 +281,8 @@ def carried_out(job: Job) -> Iterator[Cleaned | Outcome | Refused]:
         if compactor is not None:
             compactor.abandon()
         yield Refused(str(error.strerror), error.errno or 0)
+    except DamagedLog as damage:
+        yield Refused(str(damage), 0, damage.code, damage.base_offset)
     except TidelogError as error:
         yield Refused(str(error), 0, error.code)
 

@@ -1,6 +1,8 @@
 """The life of a log on real brokers: old segments go everywhere, compacted ones keep what counts (issue: retention)."""
 
 import asyncio
+import os
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -140,3 +142,41 @@ async def test_a_record_of_a_compacted_topic_has_a_key(client: Client) -> None:
         with pytest.raises(InvalidRecord, match="t-0 is compacted: every record needs a key"):
             await producer.send("t", b"v")
         assert (await producer.send("t", b"v", key=b"k")).offset == 0
+
+
+async def test_a_broker_process_has_its_logs_compacted_by_another_one_that_ends_with_the_work(
+    tmp_path: Path,
+) -> None:
+    settings = {"log.retention.check.interval.ms": 100, "flush.ms": 100}
+    async with Cluster(1, directory=tmp_path, settings=settings, processes=True) as cluster:
+        compacted: dict[str, str | int] = {**SMALL, "cleanup.policy": "compact"}
+        async with cluster.client() as client:
+            await client.admin.create_topics(NewTopic("t", 1, 1, compacted))
+            await fill(client, "t", 600, keys=7)
+
+            async def small() -> object:
+                return found if (found := size(tmp_path, 1, "t")) > 20_000 else None
+
+            await until(small, "the broker has compacted its log")
+            newest = {b"k%d" % key: max(range(key, 600, 7)) for key in range(7)}
+            found = await read(client, "t")
+        assert {key: numbers[-1] for key, numbers in found.items()} == newest
+        logged = cluster.nodes["b1"].logs()
+        assert "compaction.began log=" in logged
+
+        async def gone() -> object:
+            pids = {
+                int(pid) for pid in re.findall(r"compaction\.began .*pid=(\d+)", cluster.nodes["b1"].logs())
+            }
+            return [pid for pid in pids if lives(pid)] or None
+
+        await until(gone, "the process that compacted has ended")
+
+
+def lives(pid: int) -> bool:
+    """Whether there is such a process; one that has ended, and that its parent has not looked after yet, is none."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

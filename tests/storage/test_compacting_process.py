@@ -180,8 +180,9 @@ def test_damage_that_the_other_process_finds_is_damage_here(log: Log, process: C
     file = log.directory.open(name)
     file.write_at(200, b"\xff" * 8)
     file.close()
-    with pytest.raises(DamagedLog, match=name):
+    with pytest.raises(DamagedLog, match=name) as caught:
         step(begin(log, process))
+    assert caught.value.base_offset == log.segments[1].base_offset
     assert process.pid is not None, "it can go on with another log"
     assert log.compaction is None
     assert not unfinished(log)
