@@ -1,5 +1,6 @@
 """A replica whose log is damaged says so, and is cut when nobody counts on it any more (ADR 105)."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from tests.broker.node import PLACE, Node, records
 from tidelog.broker.damage import is_gone, may_be_cut, with_damage
 from tidelog.broker.partition import Partition
+from tidelog.broker.upkeep import Upkeep, UpkeepSettings
 from tidelog.protocol.batch import stamp
 from tidelog.protocol.errors import DamagedLog, StorageError
 from tidelog.protocol.types import BrokerId
@@ -213,3 +215,27 @@ def test_a_long_log_is_cut_in_steps_and_fetched_again_when_it_is_done(node: Node
         assert node.replicas.followed(BrokerId(2)) == {}
     assert ends == [88, 60, 32]
     assert partition.log.end_offset == 8
+
+
+# ── compaction ────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_compaction_that_comes_upon_damage_ends_and_the_replica_knows() -> None:
+    node = Node(config=replace(SMALL, cleanup_policy="compact"))
+    node.follow(2)
+    for offset in range(20):
+        node.partition.carry_out(Append(offset, 0), at(offset), 0)
+    node.partition.carry_out(Append(20, 0), b"", 0)
+    node.partition.log.flush()
+    node.data.write_recovery_points().run()
+    rot(node, 9)
+
+    async def saved() -> bool:
+        return True
+
+    upkeep = Upkeep(node.replicas, node.context.clocks, UpkeepSettings(), save_log_starts=saved)
+    for _ in range(2):
+        await upkeep._compact()
+        assert (upkeep.compactions, node.partition.log.compaction) == (0, None)
+        assert node.partition.damage is not None
+        assert node.partition.damage.base_offset == 8

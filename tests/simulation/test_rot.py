@@ -13,6 +13,7 @@ from tests.simulation.stage import new_world
 from tests.simulation.storms import Storm, Weather
 from tidelog.broker.partition import Partition
 from tidelog.broker.scrubbing import ScrubSettings
+from tidelog.protocol.types import BrokerId
 from tidelog.testing.simulation.seeds import run_seed, run_seeds
 
 CALM = Weather(seconds=0, partitions=1, producers=1, consumers=1, controllers=1, power_cuts=False)
@@ -153,7 +154,7 @@ def test_who_is_alone_goes_on_leading_and_the_cluster_knows() -> None:
     with calm() as stage:
         leader = alone(stage)
         end = stage.replica(leader).log.end_offset
-        stage.cluster.until(lambda: stage.cluster.image.brokers[leader].damaged == {stage.place}, 5)
+        stage.cluster.until(lambda: stage.cluster.image.brokers[BrokerId(leader)].damaged == {stage.place}, 5)
         stage.cluster.pass_time(5)
         assert stage.leader == leader
         assert stage.replica(leader).repairs == 0
@@ -168,7 +169,7 @@ def test_who_was_alone_hands_over_as_soon_as_another_who_has_everything_is_back(
                 stage.cluster.start(number)
         stage.cluster.until(lambda: stage.leader not in {leader, -1}, 20)
         stage.cluster.until(lambda: stage.replica(leader).repairs, 20)
-        stage.cluster.until(lambda: not stage.cluster.image.brokers[leader].damaged, 20)
+        stage.cluster.until(lambda: not stage.cluster.image.brokers[BrokerId(leader)].damaged, 20)
         stage.end()
 
 
