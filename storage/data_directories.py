@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple, NoReturn, TypeVar
 
 from tidelog.protocol.errors import NotADataDirectory, StorageError, TidelogError, WrongIdentity
 from tidelog.protocol.types import Offset, TopicId, TopicPartition
@@ -33,6 +33,9 @@ from tidelog.storage.files import Directory, NoRoom
 from tidelog.storage.log import Log
 from tidelog.storage.making import Making
 from tidelog.storage.names import parse_partition, partition_name
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class Write(NamedTuple):
@@ -51,6 +54,11 @@ class DataDirectories:
         """Told when one has failed; nothing that lies there may be used after it."""
         self._making: dict[TopicPartition, DataDirectory] = {}
         """Where logs are being made that are not there yet."""
+        self.offline: Mapping[TopicPartition, TidelogError] = _merged(
+            [data.report.offline for data in self.all]
+        )
+        """Logs that are here and cannot be used, and why."""
+        self._merge()
         for other in self.all[1:]:
             other.fails_alone(partial(self._fail, other))
 
@@ -70,20 +78,12 @@ class DataDirectories:
         """Where that log lies."""
         return next(data for data in self.all if partition in data.logs)
 
-    @property
-    def logs(self) -> Mapping[TopicPartition, Log]:
+    def _merge(self) -> None:
+        serving = self.serving
+        self.logs: Mapping[TopicPartition, Log] = _merged([data.logs for data in serving])
         """Every log that may be used."""
-        return ChainMap(*(data.logs for data in self.serving))
-
-    @property
-    def topic_ids(self) -> Mapping[TopicPartition, TopicId]:
+        self.topic_ids: Mapping[TopicPartition, TopicId] = _merged([data.topic_ids for data in serving])
         """Whose logs they are."""
-        return ChainMap(*(data.topic_ids for data in self.serving))
-
-    @property
-    def offline(self) -> Mapping[TopicPartition, TidelogError]:
-        """Logs that are here and cannot be used, and why."""
-        return ChainMap(*(data.report.offline for data in self.all))
 
     @property
     def report(self) -> Report:
@@ -255,6 +255,7 @@ class DataDirectories:
         """Nothing may be believed of that disk any more."""
         if data.failure is None:
             data.give_up(StorageError(f"{what}: {error.strerror or error}: the directory has failed"))
+            self._merge()
             failed = frozenset(each.life.directory_id for each in self.all if each.failure is not None)
             try:
                 write_failures(self.first.directory, failed)
@@ -315,6 +316,11 @@ def _require_another(one: Taken, other: Taken) -> None:
     if None not in (mine.cluster_id, its.cluster_id) and mine.cluster_id != its.cluster_id:
         shown = [(each or b"").hex() for each in (mine.cluster_id, its.cluster_id)]
         raise WrongIdentity(f"{path} belongs to cluster {shown[0]}, {other_path} to cluster {shown[1]}")
+
+
+def _merged(maps: list[dict[K, V]]) -> Mapping[K, V]:
+    """All of them, as they are at any time; of one, that very one: it is asked for every partition."""
+    return maps[0] if len(maps) == 1 else ChainMap(*maps)
 
 
 def _of(data: DataDirectory, committed: Mapping[TopicPartition, Offset]) -> dict[TopicPartition, Offset]:
