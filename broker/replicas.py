@@ -292,8 +292,8 @@ class Replicas:
 
     @property
     def low_space(self) -> bool:
-        """Whether anything here is in a directory that records are refused for."""
-        return any(partition.room.low for partition in self.partitions.values())
+        """Whether records are refused for want of room in some directory, be there any now or not."""
+        return any(data.room.low for data in self.data.serving)
 
     def unwritable(self) -> list[Place]:
         """What it leads and has no room for, where somebody else is in sync and may have."""
