@@ -28,7 +28,7 @@ from tidelog.broker.replicas import Replicas
 from tidelog.broker.requests.context import Clocks
 from tidelog.protocol.errors import DamagedLog, DiskFull, StorageError
 from tidelog.storage.cleaning import Pace
-from tidelog.storage.scrubbing import LEAST_BYTES, Scrub, after, in_turn
+from tidelog.storage.scrubbing import Scrub, after, in_turn
 from tidelog.storage.segment import Segment
 
 logger = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class Scrubbing:
         self._tell_controller = tell_controller
         self._mended = mended
         self._spent = 0
-        """Bytes read, small looks counted as larger ones: the pace is kept by it."""
+        """What all looks have cost: the pace is kept by it."""
         self._waiting = False
         """Something is damaged, and not mended yet."""
         self._to_mend = asyncio.Event()
@@ -161,7 +161,7 @@ class Scrubbing:
         """All of a segment, or as far as it is whole; None: it is no longer what it was when the look began."""
         if segment.stage:
             return None  # compaction is just putting it in its place, in a thread: its name changes
-        loop, scrub = asyncio.get_running_loop(), Scrub(segment)
+        loop, scrub, before = asyncio.get_running_loop(), Scrub(segment), self._spent
         file = partition.log.directory.open(segment.name)  # of its own: nobody closes it meanwhile
         try:
             while (wanted := scrub.wanted) is not None:
@@ -172,14 +172,11 @@ class Scrubbing:
                     return None
                 self.scrubbed_bytes += len(piece)
                 pace.bytes_per_second = self.settings.bytes_s
-                await asyncio.sleep(pace.pause_s(self._cost(len(piece)), loop.time()))
+                self._spent = before + scrub.cost
+                await asyncio.sleep(pace.pause_s(self._spent, loop.time()))
         finally:
             file.close()
         return scrub
-
-    def _cost(self, read: int) -> int:
-        self._spent += max(read, LEAST_BYTES)
-        return self._spent
 
     def _could_not_read(self, partition: Partition, segment: Segment, error: OSError) -> None:
         """As when a reader comes upon it (1.9)."""

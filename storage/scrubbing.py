@@ -25,8 +25,10 @@ from tidelog.storage.segment import Segment
 
 T = TypeVar("T")
 
-LEAST_BYTES: Final = 4096
-"""What a look at a segment costs at the least: ten thousand small ones are not to be opened at once."""
+_COST_OF_A_LOOK: Final = 4096
+"""In bytes: ten thousand small segments are not to be opened at once."""
+_LEAST_COST_OF_A_BATCH: Final = 512
+"""In bytes: small ones take more of the processor than of the disk."""
 
 
 class Wanted(NamedTuple):
@@ -39,7 +41,17 @@ class Wanted(NamedTuple):
 class Scrub:
     """The look at one segment, up to where it ended when the look began."""
 
-    __slots__ = ("_base", "_epoch", "_expected", "_missing", "next_offset", "position", "problem", "size")
+    __slots__ = (
+        "_base",
+        "_epoch",
+        "_expected",
+        "_missing",
+        "cost",
+        "next_offset",
+        "position",
+        "problem",
+        "size",
+    )
 
     def __init__(self, segment: Segment) -> None:
         self.size = segment.size
@@ -50,6 +62,8 @@ class Scrub:
         """What is wrong at `position`."""
         self._base = self._expected = segment.base_offset
         self._epoch = 0
+        self.cost = _COST_OF_A_LOOK
+        """Of what was looked at so far, in bytes of a disk: the pace is kept by it."""
         self._missing = 0
         """How long the next batch is said to be, where a piece ended within it."""
 
@@ -110,6 +124,7 @@ class Scrub:
             )
         self._missing, self._expected, self._epoch = 0, header.next_offset, header.leader_epoch
         self.position += header.size
+        self.cost += max(header.size, _LEAST_COST_OF_A_BATCH)
         return True
 
 

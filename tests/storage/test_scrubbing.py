@@ -109,6 +109,12 @@ def test_a_step_is_some_hundred_batches() -> None:
     assert steps >= 4
 
 
+def test_small_batches_cost_more_than_their_bytes_and_large_ones_what_they_are() -> None:
+    small, large = filled(100, ONE_SEGMENT), filled(100, ONE_SEGMENT, size=1000)
+    assert scrubbed(small.log.segments[0]).cost == 4096 + 100 * 512
+    assert scrubbed(large.log.segments[0]).cost == 4096 + large.log.size
+
+
 def test_what_is_appended_while_it_is_looked_at_is_left_to_the_next_look() -> None:
     host = filled(2, ONE_SEGMENT)
     (segment,) = host.log.segments
