@@ -233,7 +233,7 @@ def a_stop_forgets_what_is_committed(plant: pytest.MonkeyPatch) -> None:
 
 def a_full_disk_stays_full(plant: pytest.MonkeyPatch) -> None:
     """Nobody looks whether there is room again."""
-    plant.setattr(Log, "probe", lambda self, enough=0: not isinstance(self._refusal, DiskFull))
+    plant.setattr(Log, "probe", lambda self, *_: not isinstance(self._refusal, DiskFull))
 
 
 PLANTS: list[Plant] = [
