@@ -1,8 +1,8 @@
 """What a data directory says of itself: whose it is, how its last life ended, how far each log got."""
 
-import os
 from typing import NamedTuple
 
+from tidelog.cli.local.identity import began
 from tidelog.cli.log import states
 from tidelog.cli.log.items import Fault, Severity
 from tidelog.cli.log.places import parted_in, partitions_in
@@ -166,14 +166,8 @@ def _pid(directory: ReadOnlyDirectory) -> int | None:
 
 
 def _is_alive(pid: int) -> bool:
-    """Whether there is such a process; the lock itself is not tried, because trying it would take it."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    """Whether such a process runs; the lock itself is not tried, because trying it would take it."""
+    return began(pid) is not None  # a dead one keeps its number until its parent has looked
 
 
 def _offsets(

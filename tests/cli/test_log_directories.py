@@ -1,7 +1,11 @@
 """`tidelog log segments` and `tidelog log checkpoints`: directories, listed and held against each other."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +13,7 @@ import pytest
 
 from tests.cli.conftest import Tidelog
 from tests.cli.real_directory import BOOT, ORDERS, TIME, RealNode, contents, flip
+from tidelog.cli.local.identity import began
 from tidelog.cli.log.nodes import inspect
 from tidelog.cli.read_only import ReadOnlyDirectory
 from tidelog.protocol.types import TopicPartition
@@ -225,8 +230,21 @@ def test_the_last_end_is_what_the_next_start_will_say(tmp_path: Path) -> None:
     assert inspect(directory, BOOT).last_end is CrashKind.HOST
 
 
+def test_a_process_that_is_dead_and_not_yet_buried_uses_nothing(tmp_path: Path, tidelog: Tidelog) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE) as dead:
+        assert dead.stdout is not None
+        dead.stdout.read()
+        deadline = time.monotonic() + 30
+        while began(dead.pid) is not None:  # it has let go of its pipe, and is about to end
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        node = RealNode(tmp_path, pid=dead.pid).fill(4)
+        lines = tidelog("log", "checkpoints", tmp_path).lines
+        node.stop()
+    assert f"  in use       no, last by process {dead.pid}" in lines
+
+
 def test_a_directory_in_use_says_by_whom(tmp_path: Path, tidelog: Tidelog) -> None:
-    import os  # noqa: PLC0415
 
     node = RealNode(tmp_path, pid=os.getpid()).fill(4)
     before = contents(tmp_path)
