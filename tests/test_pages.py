@@ -15,6 +15,8 @@ from tidelog.protocol.settings import SETTINGS
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGES = [DOCS / name for name in ("OPERATIONS.md", "SECURITY.md", "TOUR.md", "CLI.md")]
 _BLOCK = re.compile(r"^```(?:sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_EVENT = re.compile(r'"([a-z]+\.[a-z_]+)[ "]')
+PACKAGES = ("broker", "cli", "controller", "protocol", "replication", "storage")
 _OF_A_CLIENT = {"client.rack"}
 
 
@@ -58,10 +60,16 @@ def test_every_metric_is_one_that_there_is() -> None:
     assert [name for name in named if f"| `{name}` |" not in known] == []
 
 
-def test_every_setting_is_one_that_there_is() -> None:
+def events() -> set[str]:
+    """What logs tell of, by the first words of their lines in the source."""
+    sources = (path for package in PACKAGES for path in (DOCS.parent / package).rglob("*.py"))
+    return {name for path in sources for name in _EVENT.findall(path.read_text(encoding="utf-8"))}
+
+
+def test_every_setting_and_event_is_one_that_there_is() -> None:
     text = (DOCS / "OPERATIONS.md").read_text(encoding="utf-8")
-    known = {*SETTINGS, *PLACES, *_OF_A_CLIENT}
-    named = [name for name in re.findall(r"`([a-z]+(?:\.[a-z]+)+)`", text) if name != "quorum.votes_not"]
+    known = {*SETTINGS, *PLACES, *_OF_A_CLIENT, *events()}
+    named = re.findall(r"`([a-z]+(?:\.[a-z_]+)+)`", text)
     assert len(named) > 8
     assert [name for name in named if name not in known] == []
 
