@@ -336,7 +336,8 @@ class Segment:
 
     def _damaged(self, position: int, problem: CorruptMessage) -> DamagedLog:
         return DamagedLog(
-            f"{self._directory.path}/{self.name} at byte {position} of {self.size}: {problem}", self.base_offset
+            f"{self._directory.path}/{self.name} at byte {position} of {self.size}: {problem}",
+            self.base_offset,
         )
 
     # ── writing ───────────────────────────────────────────────────────────────────────────────────

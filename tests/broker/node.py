@@ -214,7 +214,7 @@ class Node:
             "isr": (1, 2, 3),
             "leader": 1,
             "min_isr": 2,
-            **({name: getattr(known, name) for name in known.__slots__} if known else {}),
+            **({name: getattr(known, name) for name in known.__struct_fields__} if known else {}),
             **state,
         }
         fields |= {"topic_id": place[0], "index": place[1]}

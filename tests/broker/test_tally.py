@@ -1,6 +1,5 @@
 """What a broker counts of the changes that the metadata log tells."""
 
-
 import pytest
 from msgspec.structs import replace
 

@@ -144,7 +144,9 @@ class Office:
         return {
             number
             for number in self.cluster.alive()
-            if any(each.startswith(name) for each in self.cluster.brokers[number].data.first.directory.names())
+            if any(
+                each.startswith(name) for each in self.cluster.brokers[number].data.first.directory.names()
+            )
         }
 
     def reads_all(self, *places: Place) -> None:
