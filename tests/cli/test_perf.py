@@ -50,6 +50,8 @@ def test_failover_kills_real_processes_and_tells_each(tidelog: Tidelog) -> None:
     kills = [json.loads(line) for line in ran.out.splitlines()]
     assert [line["type"] for line in kills] == ["kill", "kill", "failover", "failover"]
     assert [line["node"].split()[0] for line in kills[:2]] == ["broker", "controller"]
+    known = documented("perf failover")
+    assert all(line.keys() - {"type"} <= known[line["type"]] for line in kills)
     for kill, told in zip(kills[:2], kills[2:], strict=True):
         assert told["kills"] == 1
         assert 0 < kill["ms"] == told["median_ms"] == told["p95_ms"] == told["longest_ms"]
