@@ -37,8 +37,8 @@ def test_what_must_be_covered_is_what_the_design_lists() -> None:
     assert (DECISIONS[0], DECISIONS[-1], len(set(DISKS))) == ("D1", "D12", 10)
 
 
-def test_each_row_says_a_sentence_and_names_what_it_covers() -> None:
-    assert [name for name, rule in RULES.items() if not (rule.says.endswith(".") and rule.covers)] == []
+def test_each_row_says_a_sentence_and_cites_what_it_stands_on() -> None:
+    assert [name for name, rule in RULES.items() if not (rule.says.endswith(".") and rule.cites)] == []
 
 
 def test_no_two_rows_undo_the_same() -> None:
