@@ -2,6 +2,7 @@
 
 from scripts.benches import (
     append,
+    cleaner,
     client,
     codec,
     command,
@@ -9,6 +10,7 @@ from scripts.benches import (
     controllers,
     failover,
     frames,
+    group_commit,
     groups,
     machines,
     many,
@@ -37,6 +39,8 @@ BENCHES: tuple[Bench, ...] = (
     controllers.BENCH,
     processes.BENCH,
     failover.BENCH,
+    group_commit.BENCH,
+    cleaner.BENCH,
     client.BENCH,
     groups.BENCH,
     spark.BENCH,
