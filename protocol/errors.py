@@ -78,9 +78,7 @@ class NotLeaderOrFollower(TidelogError, code=6, retriable=True):
 
 
 class RequestTimedOut(TidelogError, code=7, retriable=True):
-    """The answer did not come in time and the outcome is unknown: a retry by an idempotent producer is
-    safe.
-    """
+    """There was no answer in time. What was sent may have been done: a retry by an idempotent producer is safe."""
 
 
 class ReplicaNotAvailable(TidelogError, code=9, retriable=True):
