@@ -47,7 +47,7 @@ from tidelog.controller.reassignment import alter_reassignments, list_reassignme
 from tidelog.controller.rebalance import imbalance, overdue, rebalance
 from tidelog.controller.recovery import Recovery, Todo, possible_losses
 from tidelog.controller.topics import Replicas, TopicDefaults, create_topic, remove_topic
-from tidelog.protocol.errors import NotController, TidelogError
+from tidelog.protocol.errors import NotController, RequestTimedOut, TidelogError
 from tidelog.protocol.messages import (
     AllocateProducerIds,
     AllocateProducerIdsReply,
@@ -129,6 +129,8 @@ class Active:
         self._metadata = metadata
         self.recovery = Recovery()
         self._alterations = Alterations()
+        self._beats: dict[BrokerId, BrokerHeartbeat] = {}
+        """The latest heartbeat of each broker."""
         self._wall_ms = wall_ms
         self._new_id = new_id
         self._appended = appended
@@ -217,9 +219,13 @@ class Active:
     def _beat(self, request: BrokerHeartbeat, now_ms: int) -> Steps:
         check_broker(self.image, request.broker_id, request.broker_epoch)
         self.sessions.heard(request.broker_id, now_ms, request.metadata_offset)
+        self._beats[request.broker_id] = request
         while (result := beat(self.image, self.sessions, request, now_ms)).goes_on:
             self.append(result.facts)
             yield
+            if self._beats[request.broker_id] is not request:
+                # Two that say different things would take back what the other has done, for ever.
+                raise RequestTimedOut(f"broker {request.broker_id} has sent a newer heartbeat meanwhile")
         self.append(result.facts)
         if result.begins_shutdown:
             self.sessions.relieved(request.broker_id, self._metadata.log.end_offset, now_ms)

@@ -14,7 +14,8 @@ from tidelog.controller.facts import BrokerChanged, Fact, TopicRemoved
 from tidelog.controller.image import Image
 from tidelog.controller.metadata_log import MetadataLog
 from tidelog.controller.turns import HOLDS, Steps
-from tidelog.protocol.messages import CreateTopics, CreateTopicsReply, NewTopic, Reply
+from tidelog.protocol.errors import RequestTimedOut
+from tidelog.protocol.messages import BrokerHeartbeat, CreateTopics, CreateTopicsReply, NewTopic, Reply
 from tidelog.protocol.types import NO_BROKER, BrokerId, Epoch, Offset
 
 EPOCH = Epoch(7)
@@ -87,6 +88,29 @@ def test_a_topic_of_many_partitions_is_decided_tried_and_appended_in_turns_of_th
     many = active(log).serve(create(STEP + 1), 0)
     assert steps_until(log, many, end=begins) == 4  # to let others go first, to decide, to try, to append
     assert log.end_offset == begins + 1 + STEP + 1, "in one batch, or not at all"
+
+
+def test_of_two_heartbeats_of_a_broker_at_once_the_later_one_holds() -> None:
+    """They came over two connections, and say different things: each would undo what the other has done."""
+    log = Log()
+    node = active(log)
+    epoch = log.working.brokers[BrokerId(1)].epoch
+    said = BrokerHeartbeat(BrokerId(1), epoch, EPOCH, log.end_offset + 100, low_space=True)
+    one, other = node.serve(said, 0), node.serve(replace(said, low_space=False), 0)
+    for steps in (one, other):
+        next(steps)
+    waiting, answers, turns = [one, other], [], 0
+    while waiting:
+        turns += 1
+        assert turns < 20, "they go on for ever"
+        for steps in list(waiting):
+            try:
+                next(steps)
+            except StopIteration as done:
+                waiting.remove(steps)
+                answers.append(done.value.error)
+    assert answers == [RequestTimedOut.code, 0]
+    assert not log.working.brokers[BrokerId(1)].low_space
 
 
 def test_of_two_who_create_the_same_topic_at_once_the_later_one_is_told() -> None:
