@@ -184,7 +184,11 @@ def test_without_uvloop_it_runs_on_the_loop_of_asyncio(tmp_path: Path) -> None:
 
 def test_a_terminal_that_goes_away_stops_it_in_order(tmp_path: Path) -> None:
     master, slave = os.openpty()
-    take = "import fcntl, termios\nfcntl.ioctl(0, termios.TIOCSCTTY, 0)"
+    take = (
+        "import fcntl, signal, termios\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may have been told to ignore it\n"
+        "fcntl.ioctl(0, termios.TIOCSCTTY, 0)"
+    )
     program = [sys.executable, "-c", ON_ITS_OWN.format(before=take), *ARGUMENTS]
     controller = Process(tmp_path, program=program, stdin=slave)
     os.close(slave)
