@@ -31,7 +31,9 @@ class Beside:
 def spark_beside(settings: Settings) -> Iterator[Beside]:
     """Begin both, and end both."""
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    from tidelog.spark import local_session  # noqa: PLC0415 -- only these benches need Spark
+    from pyspark import SparkContext  # noqa: PLC0415 -- only these benches need Spark
+
+    from tidelog.spark import local_session  # noqa: PLC0415
 
     with asyncio.Runner() as runner:
         cluster = runner.run(Cluster(1, processes=True, directory=settings.directory / "spark").__aenter__())
@@ -47,6 +49,8 @@ def spark_beside(settings: Settings) -> Iterator[Beside]:
                 gateway.shutdown()
                 gateway.proc.stdin.close()
                 gateway.proc.wait(60)
+                # Or the next session of this process would look for that JVM.
+                SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 -- as above
         finally:
             runner.run(cluster.__aexit__(None, None, None))
 

@@ -152,6 +152,7 @@ class Reader(User):
         self, consumer: Consumer, places: dict[int, Place], topic: str, stop: asyncio.Event
     ) -> None:
         """From the beginning, for a while. What comes was fetched since: what was deleted before is not among it."""
+        forgiven = self.history.forgiven
         floors = {partition: self.history.floor(place) for partition, place in places.items()}
         following = dict.fromkeys(places, 0)
         for partition in places:
@@ -159,7 +160,10 @@ class Reader(User):
         left = self.rng.choice([10, 50, 300])
         while left > 0 and not stop.is_set():
             left -= 1
-            for partition, offset, value in await self._some(consumer):
+            pieces = await self._some(consumer)
+            if self.history.forgiven != forgiven or self.history.distrusted():
+                floors = dict.fromkeys(places, 0)  # a disk has lost its log starts since: what was deleted may come
+            for partition, offset, value in pieces:
                 self._saw(places[partition], following[partition], offset, value, floors[partition])
                 following[partition] = offset + 1
                 left -= 1
