@@ -246,6 +246,6 @@ BENCH = Bench(
     "10,000 partitions through quorums of 1, 3 and 5 real controllers (CPU time)",
     ROWS,
     _begin,
-    rounds_max=3,
+    rounds_max=5,
     also_runs=("scripts.benches.quorum_nodes",),
 )

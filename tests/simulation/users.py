@@ -162,7 +162,8 @@ class Reader(User):
             left -= 1
             pieces = await self._some(consumer)
             if self.history.forgiven != forgiven or self.history.distrusted():
-                floors = dict.fromkeys(places, 0)  # a disk has lost its log starts since: what was deleted may come
+                # A disk has lost its log starts since: what was deleted may come back.
+                floors = dict.fromkeys(places, 0)
             for partition, offset, value in pieces:
                 self._saw(places[partition], following[partition], offset, value, floors[partition])
                 following[partition] = offset + 1
