@@ -2,11 +2,12 @@
 
 What it keeps true: a call ends within its `timeout` (seconds; the client's request time-out unless it says) whatever
 brokers and controllers do meanwhile, and is tried again as long as that may help; when one thing was asked for its own
-error is raised, for several one that names each (`SeveralErrors`). After `create_topics` the topics are usable.
+error is raised, for several one that names each (`SeveralErrors`). After `create_topics` the
+topics are usable, after `delete_topics` no live broker names them.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from tidelog.client.admin import (
@@ -124,19 +125,31 @@ class Admin(GroupAdmin):
         refusals.raise_any(len(wanted))
         return created
 
-    async def delete_topics(self, *topics: str | TopicId, timeout: float | None = None) -> None:
-        """Remove topics, by name or by id, with all their records, for ever."""
+    async def delete_topics(
+        self, *topics: str | TopicId, wait: bool = True, timeout: float | None = None
+    ) -> None:
+        """Remove topics, by name or by id, with all their records, for ever. With `wait`, return when no live broker
+        names them any more.
+        """
         names = tuple(topic for topic in topics if isinstance(topic, str))
         ids = tuple(topic for topic in topics if not isinstance(topic, str))
+        deadline_s = self._deadline_s(timeout)
         unsure: list[TidelogError] = []
-        reply = await self._any(
-            DeleteTopics(names, ids), DeleteTopicsReply, self._deadline_s(timeout), unsure
-        )
+        reply = await self._any(DeleteTopics(names, ids), DeleteTopicsReply, deadline_s, unsure)
         refusals = Refusals()
         asked = [*names, *(topic_id.hex() for topic_id in ids)]
         for name, entry in zip(asked, _each(reply.topics, len(asked)), strict=True):
             if not (unsure and entry.error == UnknownTopicOrPartition.code):
                 refusals.look(name, entry.error, entry.message)
+        if wait and len(refusals.errors) < len(asked):
+            await self._everywhere(
+                lambda told: (
+                    "" if told.metadata_offset >= reply.metadata_offset else "still knows what is deleted"
+                ),
+                (),
+                deadline_s,
+                f"{', '.join(asked)} is deleted, and not every broker has read so",
+            )
         refusals.raise_any(len(topics))
 
     async def list_topics(self, *, internal: bool = False, timeout: float | None = None) -> list[Topic]:
@@ -422,53 +435,61 @@ class Admin(GroupAdmin):
 
     async def _usable(self, counts: Mapping[str, int], deadline_s: float, fact: str) -> None:
         """Until every live broker answers with a leader for each partition of these topics."""
-        session = self._session
+        if counts:
+            await self._everywhere(
+                lambda told: _not_usable(told, counts), counts, deadline_s, f"{', '.join(counts)} {fact}"
+            )
+
+    async def _everywhere(
+        self,
+        lack: Callable[[MetadataReply], str],
+        topics: Iterable[str],
+        deadline_s: float,
+        fact: str,
+    ) -> None:
+        """Until what every live broker knows of these topics lacks nothing."""
+        session, names = self._session, tuple(topics)
         backoff = session.backoff(self._left_ms(deadline_s))
         ready: set[BrokerId] = set()
         missing = "no broker is known to be alive"
-        while counts:
+        while True:
             try:
                 async with until(deadline_s * 1000, RequestTimedOut(missing)):
-                    await session.refresh(counts, newer=True)
+                    await session.refresh(names, newer=True)
                 brokers = [broker for broker in session.cluster.brokers if broker not in ready]
-                looks = [self._look(broker, counts, deadline_s) for broker in brokers]
+                looks = [self._look(broker, lack, names, deadline_s) for broker in brokers]
                 told = await asyncio.gather(*looks)
-                ready.update(broker for broker, lack in zip(brokers, told, strict=True) if not lack)
-                lacks = [lack for lack in told if lack]
-                if session.cluster.brokers and not lacks:
+                ready.update(broker for broker, lacks in zip(brokers, told, strict=True) if not lacks)
+                missing = next(filter(None, told), "no broker is known to be alive")
+                if session.cluster.brokers and not any(told):
                     return
-                missing = lacks[0] if lacks else "no broker is known to be alive"
             except TidelogError as error:
                 if advice(error) is Advice.FATAL:
                     raise
                 missing = str(error)
             wait_ms = backoff.wait_ms(asyncio.get_running_loop().time() * 1000)
             if wait_ms is None:
-                raise RequestTimedOut(f"{', '.join(counts)} {fact}: {missing}")
+                raise RequestTimedOut(f"{fact}: {missing}")
             # It is a matter of a few exchanges between brokers: look soon, as often as it takes.
             await asyncio.sleep(min(wait_ms, 100) / 1000)
 
-    async def _look(self, broker: BrokerId, counts: Mapping[str, int], deadline_s: float) -> str:
-        """What a broker lacks of these topics; nothing: they are usable there."""
+    async def _look(
+        self,
+        broker: BrokerId,
+        lack: Callable[[MetadataReply], str],
+        names: tuple[str, ...],
+        deadline_s: float,
+    ) -> str:
+        """What a broker lacks, in its own answer; nothing: it lacks nothing."""
         try:
             left_ms = min(self._left_ms(deadline_s), 1000)
-            reply, _ = await self._session.call(broker, Metadata(tuple(counts)), timeout_ms=left_ms)
+            reply, _ = await self._session.call(broker, Metadata(names), timeout_ms=left_ms)
         except TidelogError as error:
             return f"broker {broker} does not answer: {error}"
         if not isinstance(reply, MetadataReply):
             return f"broker {broker} answered {type(reply).__name__}"
-        alive = {one.id for one in reply.brokers}
-        topics = {told.name: told for told in reply.topics if not told.error}
-        for name, count in counts.items():
-            told = topics.get(name)
-            if told is None:
-                return f"broker {broker} does not know {name}"
-            if len(told.partitions) < count:
-                return f"broker {broker} knows {len(told.partitions)} of {count} partitions of {name}"
-            for partition in told.partitions:
-                if partition.leader not in alive:
-                    return f"nobody leads {name}-{partition.index}, broker {broker} says"
-        return ""
+        lacks = lack(reply)
+        return f"broker {broker}: {lacks}" if lacks else ""
 
     async def _named(
         self, partitions: str | Iterable[TopicPartition], deadline_s: float
@@ -514,6 +535,22 @@ class Admin(GroupAdmin):
             if told.topic_id is not None
             for one in told.partitions
         }
+
+
+def _not_usable(reply: MetadataReply, counts: Mapping[str, int]) -> str:
+    """What a broker lacks of these topics, each with so many partitions; nothing: they are usable there."""
+    alive = {one.id for one in reply.brokers}
+    topics = {told.name: told for told in reply.topics if not told.error}
+    for name, count in counts.items():
+        told = topics.get(name)
+        if told is None:
+            return f"{name} is not known"
+        if len(told.partitions) < count:
+            return f"{len(told.partitions)} of {count} partitions of {name} are known"
+        for partition in told.partitions:
+            if partition.leader not in alive:
+                return f"nobody leads {name}-{partition.index}"
+    return ""
 
 
 def _each(entries: Sequence[E], asked: int) -> Sequence[E]:

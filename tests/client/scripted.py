@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 
 from tests.client.nodes import HOST
 from tests.protocol.io.peers import Node
@@ -38,6 +38,9 @@ class Scripted:
         self.asked: list[tuple[BrokerId, Request]] = []
         """Every request but Hello, in the order in which they came."""
         self.unanswered: list[Incoming] = []
+        self.on_metadata: Callable[[BrokerId, Incoming], None] = lambda _broker, incoming: incoming.reply(
+            self.metadata(cast("Metadata", incoming.message))
+        )
         self.handler: Callable[[BrokerId, Incoming], None] = lambda _broker, incoming: self.unanswered.append(
             incoming
         )
@@ -71,7 +74,7 @@ class Scripted:
         if number in self.mute:
             self.unanswered.append(incoming)
         elif isinstance(incoming.message, Metadata):
-            incoming.reply(self.metadata(incoming.message))
+            self.on_metadata(number, incoming)
         else:
             self.handler(number, incoming)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 
 from tests.client.scripted import ORDERS, Scripted, partition
@@ -9,6 +10,7 @@ from tidelog.client.admin import NewTopic
 from tidelog.protocol.errors import (
     InvalidRequest,
     NotLeaderOrFollower,
+    RequestTimedOut,
     SeveralErrors,
     TopicAlreadyExists,
     UnknownServerError,
@@ -24,6 +26,7 @@ from tidelog.protocol.messages import (
     Leader,
     ListOffsets,
     ListOffsetsReply,
+    Metadata,
     OffsetFound,
     OffsetQuery,
     RemovedTopic,
@@ -92,6 +95,32 @@ async def test_a_topic_that_an_unanswered_attempt_has_removed_was_deleted(broker
         await client.admin.delete_topics("orders")
         with pytest.raises(UnknownTopicOrPartition):
             await client.admin.delete_topics("orders")
+
+
+async def test_a_topic_is_deleted_when_every_live_broker_has_read_so(brokers: Scripted) -> None:
+    brokers.handler = lambda _broker, incoming: incoming.reply(
+        DeleteTopicsReply((RemovedTopic("orders"),), metadata_offset=11)
+    )
+    behind = {ONE: 1, TWO: 2}
+
+    def metadata(broker: BrokerId, incoming: Incoming) -> None:
+        """Each looks at its log a little later than the other."""
+        assert isinstance(incoming.message, Metadata)
+        reply = brokers.metadata(incoming.message)
+        if brokers.count(DeleteTopics):
+            behind[broker] -= 1
+        incoming.reply(msgspec.structs.replace(reply, metadata_offset=10 if behind[broker] > 0 else 11))
+
+    brokers.on_metadata = metadata
+    async with brokers.client() as client:
+        await client.admin.delete_topics("orders")
+        assert max(behind.values()) <= 0
+        behind |= {ONE: 99, TWO: 99}
+        await client.admin.delete_topics("orders", wait=False)
+        with pytest.raises(
+            RequestTimedOut, match="orders is deleted, and not every broker has read so: broker "
+        ):
+            await client.admin.delete_topics("orders", timeout=0.3)
 
 
 async def test_an_answer_with_too_few_entries_is_an_error_and_no_riddle(brokers: Scripted) -> None:
