@@ -8,7 +8,6 @@ the nearest name that is, what is known and not there yet as `Unsupported`. Noth
 """
 
 import dataclasses
-import difflib
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -130,7 +129,9 @@ def _unknown(given: str, value: object, known: Iterable[str]) -> InvalidConfig |
     why = _UNSUPPORTED.get(given.replace(".", "_").partition("_")[0])
     if why is not None and value is not None:
         return Unsupported(f"{given}: {why}; leave it out")
-    near = difflib.get_close_matches(given.replace(".", "_").lower(), list(known), n=1, cutoff=0.5)
+    from difflib import get_close_matches  # noqa: PLC0415 -- whoever makes no mistake must not pay for it
+
+    near = get_close_matches(given.replace(".", "_").lower(), list(known), n=1, cutoff=0.5)
     if not near:
         return InvalidConfig(f"{given}: there is no such option; there are {', '.join(sorted(known))}")
     dotted = near[0].replace("_", ".") if "." in given else near[0]

@@ -4,7 +4,6 @@ The program is the same under asyncio's own loop, on Windows and in the simulato
 """
 
 import asyncio
-import ctypes
 import gc
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
@@ -46,6 +45,8 @@ def tune_malloc() -> bool:
     By default each freed buffer of 128 KB and more goes back to the kernel and is faulted in again, page by
     page, when the next one is made: that was 3/4 of the cost of a fetch of 1 MB.
     """
+    import ctypes  # noqa: PLC0415 -- a command line has no use for it
+
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):

@@ -8,8 +8,6 @@ all are below 128, one byte on the wire.
 from collections.abc import Iterable
 from typing import Final, TypeVar
 
-from msgspec.inspect import StructType, type_info
-
 from tidelog.protocol.messages.admin import (
     AlterConfigs,
     AlterReassignments,
@@ -64,10 +62,9 @@ _M = TypeVar("_M", Request, Reply)
 
 def tag_of(message: type[Request] | type[Reply]) -> int:
     """The tag that stands before the message's fields."""
-    info = type_info(message)
-    assert isinstance(info, StructType)
-    assert isinstance(info.tag, int), f"{message.__name__} needs a number as its tag"
-    return info.tag
+    tag = message.__struct_config__.tag
+    assert isinstance(tag, int), f"{message.__name__} needs a number as its tag"
+    return tag
 
 
 def _by_tag(messages: Iterable[type[_M]]) -> dict[int, type[_M]]:

@@ -7,15 +7,17 @@ nothing, in a command line as in a worker that was spawned.
 """
 
 from importlib import import_module as _import_module
-from pathlib import Path as _Path
+from os import path as _path  # pathlib would cost more than all the rest
 
 __version__ = "0.1.0"
 
 # In a checkout the components live at the top level of the repository, so that its tree shows the
 # architecture; an installed wheel carries them inside this package and skips this (docs/adr/0001).
-_root = _Path(__file__).resolve().parents[2]
-if (_root / "pyproject.toml").is_file() and (_root / "broker" / "__init__.py").is_file():
-    __path__.append(str(_root))
+_root = _path.dirname(_path.dirname(_path.dirname(_path.realpath(__file__))))
+if _path.isfile(_path.join(_root, "pyproject.toml")) and _path.isfile(
+    _path.join(_root, "broker", "__init__.py")
+):
+    __path__.append(_root)
 del _root
 
 _HOMES = {
