@@ -20,6 +20,7 @@ from tests.chaos.weather import (
     kill_unfollowed,
     lose_answers,
 )
+from tests.telling import Tell
 from tidelog.testing import Cluster
 from tidelog.testing.processes import ProcessNode
 
@@ -45,16 +46,13 @@ async def run(
     return storm
 
 
-async def test_a_minute_of_every_fault_loses_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_minute_of_every_fault_loses_nothing(tmp_path: Path, tell: Tell) -> None:
     seed = int.from_bytes(os.urandom(4), "big")
     async with cluster(tmp_path, controllers=3) as there:
         storm = Run(there, seed)
         await storm.storm(SECONDS, RECORDS)
         await storm.judge()
-    with capsys.disabled():
-        print("", f"chaos, seed {seed}", *storm.report.lines(), sep="\n  ")  # noqa: T201
+    tell([f"chaos, seed {seed}", *storm.report.lines()])
     assert storm.ledger.verdict.is_innocent, f"seed {seed}: {storm.ledger.verdict}"
     assert storm.forecast.came["kill_leader"] >= 5
     assert storm.report.acknowledged >= RECORDS

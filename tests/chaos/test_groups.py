@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 
 from tests.chaos.run import SETTINGS
+from tests.telling import Tell
 from tidelog.client import Client
 from tidelog.client.admin import NewTopic
 from tidelog.client.io.consumer import Consumer
@@ -258,7 +259,7 @@ class Storm:
         return seconds
 
 
-async def test_every_record_is_consumed_and_nothing_is_committed_before(tmp_path: Path) -> None:
+async def test_every_record_is_consumed_and_nothing_is_committed_before(tmp_path: Path, tell: Tell) -> None:
     seed = int.from_bytes(os.urandom(4), "big")
     async with Cluster(3, 1, processes=True, settings=GROUP_SETTINGS, directory=tmp_path) as cluster:
         storm = Storm(cluster, seed)
@@ -272,4 +273,4 @@ async def test_every_record_is_consumed_and_nothing_is_committed_before(tmp_path
     assert seconds < CONVERGED_S, facts
     assert storm.killed + storm.paused >= 2, facts
     assert storm.ledger.checked, facts
-    print(facts)  # noqa: T201 -- shown with -s
+    tell([facts])

@@ -11,6 +11,7 @@ import pytest
 from tests.simulation.rotting import SCRUBBED, RottingCluster, is_whole, rotting_storm
 from tests.simulation.stage import new_world
 from tests.simulation.storms import Storm, Weather
+from tests.telling import Tell
 from tidelog.broker.partition import Partition
 from tidelog.broker.scrubbing import ScrubSettings
 from tidelog.protocol.types import BrokerId
@@ -201,8 +202,7 @@ def test_ten_clusters_whose_disks_rot_come_through_their_storms(part: int, seen:
 
 
 @pytest.mark.slow
-def test_sixty_such_storms_have_seen_enough(seen: Counter[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_sixty_such_storms_have_seen_enough(seen: Counter[str], tell: Tell) -> None:
     if seen["parts"] == 6:  # else only some of the parts were asked for
-        with capsys.disabled():
-            print("", *(f"{seen[name]:>12,}  {name}" for name in FLOORS), sep="\n")  # noqa: T201
+        tell(f"{seen[name]:>12,}  {name}" for name in FLOORS)
         assert {name: seen[name] for name, floor in FLOORS.items() if seen[name] < floor} == {}

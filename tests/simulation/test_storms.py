@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.storms import Weather, storm
+from tests.telling import Tell
 from tidelog.testing.simulation.seeds import run_seed, run_seeds
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,10 +66,9 @@ def weathered(weather: Weather, seeds: range) -> Counter[str]:
     return counts
 
 
-def tell(counts: Counter[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """What the storms have seen, where CI's log shows it."""
-    with capsys.disabled():
-        print("", *(f"{count:>12,}  {name}" for name, count in sorted(counts.items())), sep="\n")  # noqa: T201
+def table(counts: Counter[str]) -> list[str]:
+    """What the storms have seen, for CI's log."""
+    return [f"{count:>12,}  {name}" for name, count in sorted(counts.items())]
 
 
 @pytest.fixture(scope="module")
@@ -86,20 +86,16 @@ def test_thirty_clusters_come_through_their_storms(part: int, seen: Counter[str]
 
 
 @pytest.mark.slow
-def test_three_hundred_storms_have_seen_enough(
-    seen: Counter[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_three_hundred_storms_have_seen_enough(seen: Counter[str], tell: Tell) -> None:
     if seen["parts"] == 10:  # else only some of the parts were asked for
-        tell(seen, capsys)
+        tell(table(seen))
         assert {name: seen[name] for name, floor in FLOORS.items() if seen[name] < floor} == {}
 
 
 @pytest.mark.slow
-def test_twenty_clusters_with_the_timeouts_that_users_get_do_so_too(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_twenty_clusters_with_the_timeouts_that_users_get_do_so_too(tell: Tell) -> None:
     counts = weathered(Weather(seconds=60, defaults=True), seeds_of_this_commit(20))
-    tell(counts, capsys)
+    tell(table(counts))
     assert counts["acknowledged"] > 2_000
 
 

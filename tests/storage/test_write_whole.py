@@ -24,7 +24,9 @@ def replace_and_crash(replace: Replace, *, seeds: int) -> None:
         seeds=range(seeds),
     ):
         content = read_whole(aftermath.disk.open_directory(), "file")
-        assert content == NEW or (content == OLD and not aftermath.returned), aftermath.where
+        # Not compared within the assertion: pytest would explain how the two contents differ, for a minute.
+        is_new, is_old = content == NEW, content == OLD
+        assert is_new or (is_old and not aftermath.returned), aftermath.where
 
 
 def test_after_any_crash_the_file_is_the_old_one_or_the_new_one() -> None:
