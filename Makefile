@@ -1,6 +1,6 @@
 # A few words; each is one command that can be typed without make.
 
-.PHONY: setup check test simulate chaos mutants bench fuzz model evidence docs transcripts demo lock
+.PHONY: setup check test again simulate chaos mutants bench fuzz model evidence docs transcripts demo lock
 
 setup: ## make .venv ready
 	@root="$(CURDIR)"; . ./scripts/env.sh
@@ -13,6 +13,9 @@ check: setup ## style, types and the fast tests, in well under two minutes
 
 test: ## every test
 	scripts/test
+
+again: setup ## every test, ten times: a test that fails once is a defect
+	scripts/again
 
 simulate: setup ## storms over simulated clusters: SEED=7 for one, SEEDS=1000 for many
 	scripts/simulate $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),20)) $(if $(SECONDS),--seconds $(SECONDS))
@@ -39,6 +42,7 @@ evidence: setup ## tell which of the long runs that were kept still count
 	-scripts/model --check
 	scripts/simulate --check
 	scripts/chaos --check
+	scripts/again --check
 
 docs: setup ## regenerate docs/PROTOCOL.md and docs/RULES.md
 	scripts/docs
