@@ -18,6 +18,7 @@ What it keeps true (I-70, I-72):
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
+from tidelog.client.answers import AnswerSizes
 from tidelog.client.cluster import Topic
 from tidelog.client.fetch_sessions import FetchSession, Place
 from tidelog.client.options import ConsumerConfig
@@ -74,6 +75,8 @@ class Asked(NamedTuple):
     broker: BrokerId
     request: Fetch
     readers: dict[Place, tuple[Reader, int, Offset]]
+    at_ms: float
+    """When."""
 
 
 class Question(NamedTuple):
@@ -99,6 +102,7 @@ class Fetching:
         self._config = config
         self._rack = rack
         self._backoff_ms = backoff_ms
+        self._sizes = AnswerSizes(config.fetch_max_bytes)
         self._sessions: dict[BrokerId, FetchSession] = {}
         self._in_flight: set[BrokerId] = set()
         self._asking: set[tuple[TopicPartition, int]] = set()
@@ -256,7 +260,7 @@ class Fetching:
         request = Fetch(
             0 if held_back else config.fetch_max_wait_ms,
             config.fetch_min_bytes,
-            config.fetch_max_bytes,
+            self._sizes.of(broker),
             said.partitions,
             isolation=config.isolation,
             client_rack=rack,
@@ -264,7 +268,7 @@ class Fetching:
             session_epoch=said.session_epoch,
             forget=said.forget,
         )
-        return Asked(broker, request, readers)
+        return Asked(broker, request, readers, now_ms)
 
     def outdated(self, asked: Asked, now_ms: float) -> bool:
         """Whether a fetch that its broker holds back lacks something that could be asked for by now."""
@@ -305,6 +309,10 @@ class Fetching:
             self._postpone(asked, error, now_ms)
             return False
         session.answered(reply.session_id)
+        starving = not any(reader.has_records for reader in self.readers.values())
+        self._sizes.answered(
+            asked.broker, asked.request.max_bytes, len(data), now_ms - asked.at_ms, starving=starving
+        )
         told = {(entry.topic_id, entry.index) for entry in reply.partitions}
         for place, (reader, _, _) in asked.readers.items():
             if place not in told:

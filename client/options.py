@@ -85,7 +85,7 @@ class ConsumerConfig:
     fetch_min_bytes: int = option(1, low=0, high=_I31)
     """How many bytes are worth an answer."""
     fetch_max_bytes: int = option(10 << 20, low=1, high=_I31)
-    """How many bytes an answer may hold."""
+    """How many bytes an answer may hold at most; most hold less, unless the broker is far away (`answers`)."""
     max_partition_fetch_bytes: int = option(1 << 20, low=1, high=_I31)
     """How many bytes of one partition an answer may hold; one batch always fits."""
     prefetch_bytes: int = option(32 << 20, low=1)

@@ -19,11 +19,12 @@ What it keeps true:
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from tidelog.client.cluster import Changes
+from tidelog.client.hand import Hand
 from tidelog.client.io.fetcher import Fetcher
 from tidelog.client.io.groups import GroupMember, Hands, Listener, ToCommit, commits
 from tidelog.client.io.leaders import AtLeaders
@@ -32,13 +33,18 @@ from tidelog.client.io.subscription import Subscription
 from tidelog.client.options import ConsumerConfig
 from tidelog.client.reader import Reader
 from tidelog.client.records import PartitionPosition, Record, RecordBatch
-from tidelog.protocol.batch import read_header
 from tidelog.protocol.errors import ClientClosed, InvalidRequest, RequestTimedOut
 from tidelog.protocol.messages import EARLIEST, LATEST, OffsetFound
 from tidelog.protocol.types import NO_OFFSET, Offset, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.client.io.session import Session
+
+
+_BREATH: Final = 2000
+"""After so many records others of the loop have a turn, though more is here: a millisecond's worth, about."""
+_BREATH_COLUMNS: Final = 10_000
+"""The same of records that nobody makes objects of."""
 
 
 class OffsetAndTimestamp(NamedTuple):
@@ -51,19 +57,15 @@ class OffsetAndTimestamp(NamedTuple):
 class Consumer:
     """See the module. Made by `Client.consumer`."""
 
+    _new_hand: type[Hand] = Hand
+
     def __init__(self, client: "Session", topics: Iterable[str], config: ConsumerConfig) -> None:
         self.config = config
         self._client = client
         self._fetcher = Fetcher(client, config, self._learn)
         self._fetching = self._fetcher.fetching
         self._subscription = Subscription(client, config, self._fetcher, self._begin)
-        self._turn: list[Reader] = []
-        """Whose turn it is to be read, the next one first."""
-        self._reading: tuple[Reader, RecordBatch] | None = None
-        self._records: Iterator[Record] = iter(())
-        self._last: Record | None = None
-        self._hand: dict[TopicPartition, Offset] = {}
-        """From where on the application was given records that it may not be done with; `_last` is another one."""
+        self._hand = self._new_hand(self._fetching)
         self._closed = False
         self._patience_s = CLOSE_TIMEOUT_S
         self._closing: asyncio.Task[None] | None = None
@@ -71,7 +73,8 @@ class Consumer:
         client.register(self)
         self._group: GroupMember | None = None
         if config.group is not None:
-            hands = Hands(self._begin, self._withdraw, self._drop, self._processed, self._placed)
+            hand = self._hand
+            hands = Hands(self._begin, hand.withdraw, hand.drop, hand.processed, hand.placed)
             self._group = GroupMember(client, config, self._fetcher, hands)
         self._names = list(topics)
         """What the group is still to be told."""
@@ -115,7 +118,7 @@ class Consumer:
             return
         if any(listeners.values()):
             raise InvalidRequest("listeners are for members of a group; say which by group=")
-        self._drop_all()
+        self._hand.drop_all()
         self._subscription.want(topics)
         self._subscription.discover()
 
@@ -125,7 +128,7 @@ class Consumer:
         if self._group is not None:
             self.subscribe()
             return
-        self._drop_all()
+        self._hand.drop_all()
         self._subscription.want(())
 
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
@@ -136,10 +139,7 @@ class Consumer:
                 f"group={self.config.group!r}: it says who reads what; to choose leave it out"
             )
         wanted = dict.fromkeys(TopicPartition(*each) for each in partitions)
-        self._release()
-        self._fetching.unassign([name for name in self._fetching.readers if name not in wanted])
-        self._fetching.assign(wanted)
-        self._turn = list(self._fetching.readers.values())
+        self._hand.only(wanted)
         self._subscription.want([name.topic for name in wanted], by_hand=True)
         self._subscription.discover()
 
@@ -149,7 +149,7 @@ class Consumer:
 
     def pause(self, *partitions: TopicPartition | tuple[str, int]) -> None:
         """Give no records of these for a while; without arguments of none at all."""
-        self._release()
+        self._hand.put_back()
         for reader in self._readers(partitions):
             reader.paused = True
 
@@ -184,10 +184,7 @@ class Consumer:
             raise InvalidRequest(
                 f"offset {offset}: offsets begin at 0; see seek_to_beginning and seek_to_end"
             )
-        reader = self._reader(partition)
-        self._release()
-        self._hand.pop(reader.name, None)
-        reader.seek(offset)
+        self._hand.seek(self._reader(partition), offset)
         self._fetcher.stir()
 
     async def seek_to_beginning(self, *partitions: TopicPartition | tuple[str, int]) -> None:
@@ -201,10 +198,8 @@ class Consumer:
     async def _seek_where(self, partitions: Iterable[TopicPartition | tuple[str, int]], which: int) -> None:
         await self._ready()
         readers = self._readers(partitions)
-        self._release()
         for reader in readers:
-            self._hand.pop(reader.name, None)
-            reader.seek(NO_OFFSET, which)
+            self._hand.seek(reader, NO_OFFSET, which)
         self._fetcher.stir()
         await self._until_placed(readers)
 
@@ -213,7 +208,7 @@ class Consumer:
         await self._ready()
         reader = self._reader(partition)
         await self._until_placed((reader,))
-        return self._position(reader)
+        return self._hand.position(reader)
 
     async def positions(self) -> dict[TopicPartition, PartitionPosition]:
         """How far each partition is read, and what lies ahead."""
@@ -229,7 +224,7 @@ class Consumer:
         }
 
     def _told(self, reader: Reader, end: Offset, committed: Offset | None) -> PartitionPosition:
-        position = self._position(reader)
+        position = self._hand.position(reader)
         high_watermark = reader.high_watermark = max(reader.high_watermark, end)
         lag = max(high_watermark - position, 0)
         lag_s = self._lag_s(reader, lag)
@@ -239,21 +234,8 @@ class Consumer:
         """The age of the next record, if it is known by what is here."""
         if lag == 0:
             return 0.0
-        then_ms: int | None = None
-        if self._reading is not None and self._reading[0] is reader:
-            rest = self._rest()
-            then_ms = rest.timestamps_ms[0] if rest is not None else None
-        if then_ms is None and reader.rest is not None:
-            then_ms = reader.rest.timestamps_ms[0]
-        if then_ms is None and reader.buffered:
-            then_ms = read_header(*reader.buffered[0]).base_timestamp
+        then_ms = self._hand.next_time_ms(reader)
         return None if then_ms is None else max(time.time() - then_ms / 1000, 0.0)
-
-    def _position(self, reader: Reader) -> Offset:
-        if self._reading is not None and self._reading[0] is reader:
-            rest = self._rest()
-            return reader.position if rest is None else rest.offset
-        return reader.position
 
     async def _until_placed(self, readers: Iterable[Reader]) -> None:
         """Until it is known where each of them begins."""
@@ -318,7 +300,7 @@ class Consumer:
         if self.config.enable_auto_commit is None:
             group.automatic = False
         if what is None:
-            places = {name: self._placed(name) for name in group.places}
+            places = {name: self._hand.placed(name) for name in group.places}
             what = {name: offset for name, offset in places.items() if offset != NO_OFFSET}
         await group.commit(commits(what), self._deadline_ms())
 
@@ -341,36 +323,13 @@ class Consumer:
         return _now_s() * 1000 + self.config.default_api_timeout_ms
 
     def _begin(self, names: Collection[TopicPartition]) -> None:
-        self._turn += [self._fetching.readers[name] for name in names]
+        self._hand.begin(names)
         self._fetcher.stir()
         self._fetcher.arrived.set()
 
-    def _withdraw(self, names: Collection[TopicPartition]) -> None:
-        if self._reading is not None and self._reading[0].name in names:
-            self._release()
-        self._turn = [reader for reader in self._turn if reader.name not in names]
-
-    def _drop(self, names: Collection[TopicPartition]) -> None:
-        self._withdraw(names)
-        self._fetching.unassign([name for name in names if name in self._fetching.readers])
-        for name in names:
-            self._hand.pop(name, None)
-
-    def _placed(self, name: TopicPartition) -> Offset:
-        reader = self._fetching.readers.get(name)
-        return NO_OFFSET if reader is None else self._position(reader)
-
-    def _processed(self, name: TopicPartition) -> Offset:
-        """How far the application is done with it: all before what it has in hand."""
-        if self._reading is not None and self._reading[0].name == name and self._last is not None:
-            return self._last.offset
-        return self._hand.get(name, self._placed(name))
-
     def _finished(self) -> None:
         """The application asks for more, or has ended well: it is done with what it had."""
-        if self._reading is not None:
-            self._release()
-        self._hand.clear()
+        self._hand.finished()
         if self._group is not None:
             self._group.asked()
 
@@ -380,7 +339,8 @@ class Consumer:
         return self
 
     async def __anext__(self) -> Record:
-        record = next(self._records, None)
+        hand = self._hand
+        record = next(hand.records, None)
         if record is None:
             try:
                 record = await self._next_record()
@@ -388,30 +348,29 @@ class Consumer:
                 if self._closed:
                     raise StopAsyncIteration from None
                 raise
-        self._last = record
+        hand.last = record
         return record
 
     async def getone(self) -> Record:
         """The next record."""
-        record = next(self._records, None)
+        hand = self._hand
+        record = next(hand.records, None)
         if record is None:
             record = await self._next_record()
-        self._last = record
+        hand.last = record
         return record
 
     async def _next_record(self) -> Record:
         self._finished()
         await self._ready()
+        await self._breathe()
         while True:
             # In one stretch from here: who is cancelled before has taken nothing. Another task may have fetched meanwhile.
-            if (record := next(self._records, None)) is not None:
+            self._check_wanted()
+            record = self._hand.one_by_one()
+            self._make_room()
+            if record is not None:
                 return record
-            self._reading = self._last = None
-            taken = self._take()
-            if taken is not None:
-                self._reading = taken
-                self._records = iter(taken[1])
-                return next(self._records)
             await self._news(None)
 
     async def getmany(
@@ -423,6 +382,7 @@ class Consumer:
         """What is here, at most so many records; if there is nothing, what comes first within `timeout` seconds."""
         self._finished()
         await self._ready()
+        await self._breathe()
         only = {TopicPartition(*each) for each in partitions}
         left = self.config.max_poll_records if max_records is None else max_records
         if left < 1:
@@ -430,11 +390,10 @@ class Consumer:
         deadline_s = _now_s() + timeout
         found: dict[TopicPartition, list[Record]] = {}
         while left:
-            taken = self._take(left, only, quiet=bool(found))
+            taken = self._give(left, only, quiet=bool(found))
             if taken is not None:
-                reader, batch = taken
-                self._hand.setdefault(reader.name, batch.offset)
-                found.setdefault(reader.name, []).extend(batch)
+                name, batch = taken
+                found.setdefault(name, []).extend(batch)
                 left -= len(batch)
             elif found or not await self._news(deadline_s):
                 break
@@ -455,64 +414,47 @@ class Consumer:
             taken = None
             deadline_s = None if timeout is None else _now_s() + timeout
             try:
-                while (taken := self._take(max_records)) is None:
+                await self._breathe(_BREATH_COLUMNS)
+                while (taken := self._give(max_records)) is None:
                     if not await self._news(deadline_s):
                         return
             except ClientClosed:
                 if self._closed:
                     return
                 raise
-            self._hand.setdefault(taken[0].name, taken[1].offset)
             yield taken[1]
             self._finished()
 
-    def _take(
+    def _give(
         self,
         max_records: int | None = None,
-        only: set[TopicPartition] | None = None,
+        only: Collection[TopicPartition] = (),
         *,
         quiet: bool = False,
-    ) -> tuple[Reader, RecordBatch] | None:
-        """The next batch of the partition whose turn it is. An error waits while `quiet`."""
+    ) -> tuple[TopicPartition, RecordBatch] | None:
+        self._check_wanted()
+        taken = self._hand.give(max_records, only, quiet=quiet)
+        self._make_room()
+        return taken
+
+    def _check_wanted(self) -> None:
         self._check()
         if self._group is None and self._subscription.empty:
             raise InvalidRequest(
                 "nothing is read, so nothing will come: subscribe to topics or assign partitions first"
             )
-        for _ in range(len(self._turn)):
-            reader = self._turn[0]
-            batch = None
-            if not reader.paused and not (only and reader.name not in only):
-                if reader.has_records or (reader.error is not None and not quiet):
-                    batch = self._fetching.take(reader)
-                if self._fetching.made_room(reader):
-                    self._fetcher.stir()
-            if batch is not None:
-                if max_records is not None:
-                    batch, rest = batch.split(max_records)
-                    if rest is not None:
-                        self._fetching.give_back(reader, rest)
-                if not reader.has_records:
-                    self._turn.append(self._turn.pop(0))
-                return reader, batch
-            self._turn.append(self._turn.pop(0))
-        return None
 
-    def _rest(self) -> RecordBatch | None:
-        """What is left of the batch that is being read one by one."""
-        assert self._reading is not None
-        return self._reading[1] if self._last is None else self._reading[1].after(self._last.offset)
+    def _make_room(self) -> None:
+        """What was taken may be room for what was held back."""
+        if self._hand.made_room:
+            self._hand.made_room = False
+            self._fetcher.stir()
 
-    def _release(self) -> None:
-        """Give back what is left of it, for somebody reads in another way, or elsewhere."""
-        if self._reading is not None:
-            rest, reader = self._rest(), self._reading[0]
-            if self._last is not None:
-                self._hand.setdefault(reader.name, self._last.offset)
-            if rest is not None:
-                self._fetching.give_back(reader, rest)
-        self._reading = self._last = None
-        self._records = iter(())
+    async def _breathe(self, after: int = _BREATH) -> None:
+        """Let others have their turn, though there is enough to go on: by itself nothing here would wait."""
+        if self._hand.taken >= after:
+            self._hand.taken = 0
+            await asyncio.sleep(0)
 
     async def _news(self, deadline_s: float | None) -> bool:
         """Until something has happened; False when the time is up."""
@@ -520,6 +462,7 @@ class Consumer:
         self._fetcher.arrived.clear()
         if deadline_s is not None and _now_s() >= deadline_s:
             return False
+        self._hand.taken = 0
         try:
             async with asyncio.timeout_at(deadline_s):
                 await self._fetcher.arrived.wait()
@@ -553,20 +496,13 @@ class Consumer:
             await self._group.close(min(self._patience_s, self._client.patience_s))
         self._unwatch()
         self._client.unregister(self)
-        self._drop_all()
+        self._hand.drop_all()
         self._fetcher.stop()
         await self._fetcher.wait_stopped()
 
     def metrics(self) -> Mapping[str, float]:
         """Figures, by names that say what they count."""
         return self._fetcher.metrics()
-
-    def _drop_all(self) -> None:
-        self._reading = self._last = None
-        self._records = iter(())
-        self._hand.clear()
-        self._fetching.unassign(list(self._fetching.readers))
-        self._turn = []
 
     # ── topics ────────────────────────────────────────────────────────────────────────────────────
 

@@ -30,6 +30,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 from tidelog.client.batching import GivenHeaders
 from tidelog.client.cluster import Partition
 from tidelog.client.config import ClientConfig, from_options
+from tidelog.client.hand import Hand
 from tidelog.client.io import admin as asynchronous_admin
 from tidelog.client.io import client as asynchronous
 from tidelog.client.io import consumer as asynchronous_consumer
@@ -222,37 +223,49 @@ class Producer(_Facade[QueuedProducer]):
         _close(lambda: self.close(INTERRUPTED_S if interrupted(kind) else None), error)
 
 
+class _Hand(Hand):
+    """What was given to a thread: how far it has read is told when it matters, not for each record."""
+
+    look: Callable[[], None] = staticmethod(lambda: None)
+    """Brings `last` up to date."""
+
+    def processed(self, name: TopicPartition) -> Offset:
+        self.look()
+        return super().processed(name)
+
+    def withdraw(self, names: Collection[TopicPartition]) -> None:
+        self.look()
+        super().withdraw(names)
+
+
 class _Reader(asynchronous_consumer.Consumer):
     """The consumer, as one that hands out a batch and is told later how far it was read."""
 
+    _new_hand = _Hand
+
+    @property
+    def hand(self) -> _Hand:
+        """What was given."""
+        assert isinstance(self._hand, _Hand)
+        return self._hand
+
     async def take(self) -> tuple[object, RecordBatch]:
         """The next batch, and what it is known by; it counts as read as far as `read` says."""
-        first = await self._next_record()
-        assert self._reading is not None
-        assert first.offset == self._reading[1].offset
-        self._records = iter(())
-        return self._reading, self._reading[1]
-
-    look: Callable[[], None] = staticmethod(lambda: None)
-    """Brings `read` up to date; it is not called for each record."""
-
-    def _processed(self, name: TopicPartition) -> Offset:
-        self.look()
-        return super()._processed(name)
-
-    def _withdraw(self, names: Collection[TopicPartition]) -> None:
-        self.look()
-        super()._withdraw(names)
+        first, hand = await self._next_record(), self._hand
+        assert hand.reading is not None
+        assert first.offset == hand.reading[1].offset
+        hand.records = iter(())
+        return hand.reading, hand.reading[1]
 
     def read(self, lent: object, last: Record | None) -> None:
         """So far what was lent was read."""
-        if self._reading is lent is not None:
-            self._last = last
+        if self._hand.reading is lent is not None:
+            self._hand.last = last
 
     @property
     def lent(self) -> object:
         """What `take` has given; another object as soon as its partition is taken away, or sought elsewhere."""
-        return self._reading
+        return self._hand.reading
 
     @property
     def closed(self) -> bool:
@@ -274,7 +287,8 @@ class Consumer(_Facade[_Reader]):
         self._lent: object = None
         self._records: Iterator[Record] = iter(())
         self._last: Record | None = None
-        inner.look = self._prepare
+        self._hand = inner.hand
+        self._hand.look = self._prepare
 
     def subscribe(
         self,
@@ -327,7 +341,7 @@ class Consumer(_Facade[_Reader]):
 
     def __next__(self) -> Record:
         with self._place:  # once more what `_here` does: a call costs as much as all of it
-            if self._inner._reading is self._lent:  # noqa: SLF001
+            if self._hand.reading is self._lent:
                 record = next(self._records, None)
                 if record is not None:
                     self._last = record
