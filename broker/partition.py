@@ -19,16 +19,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
+from tidelog.broker.client_batch import check_client_batch
 from tidelog.broker.damage import Damage, step_of_cut, with_damage
 from tidelog.broker.leadership import Leadership, Surroundings
 from tidelog.controller.image import PartitionState
-from tidelog.protocol.batch import CODEC_BITS, HEADER_SIZE, LOG_APPEND_TIME, TRANSACTIONAL, read_header
-from tidelog.protocol.compression import CODECS
+from tidelog.protocol.batch import HEADER_SIZE, read_header
 from tidelog.protocol.errors import (
     DamagedLog,
     InvalidRecord,
-    InvalidRequiredAcks,
-    InvalidTimestamp,
     LeaderNotAvailable,
     NotEnoughReplicas,
     NotLeaderOrFollower,
@@ -37,8 +35,6 @@ from tidelog.protocol.errors import (
     ReplicaNotAvailable,
     StorageError,
     TidelogError,
-    UnsupportedFormat,
-    UnsupportedVersion,
 )
 from tidelog.protocol.messages import ACKS_ALL, EpochEnd, PartitionFetch
 from tidelog.protocol.records import keys_of
@@ -46,7 +42,6 @@ from tidelog.protocol.types import (
     NO_BROKER,
     NO_EPOCH,
     NO_OFFSET,
-    NO_PRODUCER_ID,
     BrokerId,
     Buffer,
     Epoch,
@@ -288,20 +283,20 @@ class Partition:
             # A client that asks the wrong broker is told so first, whatever epoch it believes in (2.5, 1 and 2).
             raise NotLeaderOrFollower(self._who_leads())
         leadership = self.led(believed_epoch)
-        self._check_client_batch(batch, acks)
+        header = check_client_batch(batch, acks)
         if self.log.config.compacts:
-            self.log.check_new(batch)
-            if None in keys_of(batch, read_header(batch))[0]:
+            self.log.check_new(batch, header)
+            if None in keys_of(batch, header)[0]:
                 raise InvalidRecord(f"{self.name} is compacted: every record needs a key")
         if acks == ACKS_ALL and not leadership.has_enough_replicas:
-            self.log.check_new(batch)  # what no retry can mend is told before what one can
+            self.log.check_new(batch, header)  # what no retry can mend is told before what one can
             raise NotEnoughReplicas(
                 f"{self.name} has {len(leadership.state.isr)} replicas in sync, "
                 f"min.insync.replicas is {leadership.state.min_isr}"
             )
         self._check_room(batch)
         try:
-            appended = self.log.append(batch, leadership.state.leader_epoch, wall_ms)
+            appended = self.log.append(batch, leadership.state.leader_epoch, wall_ms, header)
         except StorageError as error:
             self.go_offline(str(error))
             raise
@@ -314,23 +309,6 @@ class Partition:
             known = self.log.producers.check(self.log.check_new(batch))
             if not isinstance(known, Duplicate):
                 self.room.check()
-
-    @staticmethod
-    def _check_client_batch(batch: Buffer, acks: int) -> None:
-        if acks not in {0, 1, ACKS_ALL}:
-            raise InvalidRequiredAcks(f"acks={acks}: it is 0, 1 or -1 (all)")
-        try:
-            header = read_header(batch)
-        except UnsupportedFormat as error:
-            raise UnsupportedVersion(str(error)) from error  # the other one is about our own disk
-        if acks != ACKS_ALL and header.producer_id != NO_PRODUCER_ID:
-            raise InvalidRequiredAcks(f"acks={acks} with a producer id: an idempotent producer needs all")
-        if header.is_control:
-            raise InvalidRecord("a control batch is what a broker writes, no client")
-        if header.attributes & LOG_APPEND_TIME:
-            raise InvalidTimestamp("the batch says that it has its leader's time, which its leader says")
-        if header.attributes & ~(CODEC_BITS | TRANSACTIONAL) or header.codec not in CODECS.values():
-            raise UnsupportedVersion(f"a client's batch has attributes {header.attributes:#x}")
 
     def fetch_as_follower(
         self, fetch: PartitionFetch, follower: BrokerId, broker_epoch: Epoch, now_ms: int

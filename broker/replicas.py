@@ -243,6 +243,7 @@ class Replicas:
         self.proposing.pop(place, None)
         partition.go_offline("it is not placed on this broker any more")
         self.touched(place)
+        self.grown(partition)
         if partition.log.is_in_use:
             self._leaving[partition.name] = partition
         else:
@@ -395,4 +396,22 @@ class Replicas:
     def touched(self, key: Hashable) -> None:
         """Something about that place has changed: answers that wait for it are tried soon, once per burst."""
         if self.delayed.touched(key):
+            self._run_soon()
+        partition = self.partitions.get(key)  # type: ignore[call-overload]  # what is no place is not there
+        if partition is not None:
+            self.grown(partition)
+
+    def grown(self, partition: Partition) -> None:
+        """Its log has more that is not committed: only replicas may have that, and they wait for the partition itself.
+
+        Whoever waits for the place is spared a look, and of producers there may be as many as there are requests.
+        """
+        if self.delayed.touched(partition):
+            self._run_soon()
+
+    def committed(self, place: Place, now_ms: int) -> None:
+        """More is committed there, or deleted everywhere: nothing that replicas wait for, unless consumers read there."""
+        if now_ms < self.nearby_until_ms:
+            self.touched(place)
+        elif self.delayed.touched(place):
             self._run_soon()

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple, NoReturn
 
-from tidelog.protocol.batch import BatchHeader, check_body, read_header, stamp
+from tidelog.protocol.batch import BatchHeader, check_body, read_header, stamp, stamped
 from tidelog.protocol.errors import (
     DiskFull,
     InvalidAppend,
@@ -124,14 +124,17 @@ class Log(Readable):
 
     # ── appending ─────────────────────────────────────────────────────────────────────────────────
 
-    def append(self, batch: Buffer, leader_epoch: Epoch, now_ms: int) -> Appended:
+    def append(
+        self, batch: Buffer, leader_epoch: Epoch, now_ms: int, header: BatchHeader | None = None
+    ) -> Appended:
         """As leader: give one batch from a client its offsets and this epoch, and write it.
 
         Where `batch` is writable it is stamped in place, so that the bytes go from the socket to the disk
-        without a copy. Raises before anything is changed.
+        without a copy. Raises before anything is changed. `header`: the batch's, where it was read already.
         """
-        header = self.check_new(batch)
-        self._check_writable()
+        header = self.check_new(batch, header)
+        if self._refusal is not None:
+            raise self._refusal
         if leader_epoch < max(self._latest_epoch, 0):
             raise InvalidAppend(f"{self}: epoch {leader_epoch} follows epoch {self._latest_epoch}")
         known = self.producers.check(header)
@@ -139,16 +142,19 @@ class Log(Readable):
             then = known.timestamp if self.config.appends_time else NO_TIMESTAMP
             return Appended(known.first_offset, known.last_offset + 1, True, then)
         writable, header = as_configured(batch, header, self.config, now_ms)
-        base_offset = self.end_offset
+        segment = self._segments[-1]
+        base_offset = segment.next_offset
         stamp(writable, base_offset, leader_epoch)
-        header = header._replace(base_offset=base_offset, leader_epoch=leader_epoch)
-        self._write(writable, [(0, header)], now_ms)
+        header = stamped(header, base_offset, leader_epoch)
+        if self._must_roll(segment, header):
+            segment = self._roll()
+        self._write_to(segment, writable, [(0, header)], now_ms)
         time = now_ms if self.config.appends_time else NO_TIMESTAMP
-        return Appended(base_offset, header.next_offset, False, time)
+        return Appended(base_offset, segment.next_offset, False, time)
 
-    def check_new(self, batch: Buffer) -> BatchHeader:
+    def check_new(self, batch: Buffer, header: BatchHeader | None = None) -> BatchHeader:
         """The header of a batch that a leader may append; its sender's standing is not looked at."""
-        header = self._checked(batch, self.config.max_message_bytes)
+        header = self._checked(batch, self.config.max_message_bytes, 0, header)
         if len(batch) != header.size:
             raise InvalidRecord(
                 f"one batch is appended at a time, {len(batch) - header.size} bytes follow it"
@@ -189,9 +195,11 @@ class Log(Readable):
             return self.epochs.latest
         return next((segment.last_epoch for segment in reversed(self._segments) if segment.size), NO_EPOCH)
 
-    def _checked(self, batch: Buffer, max_bytes: int, at: int = 0) -> BatchHeader:
-        header = read_header(batch, at)
-        if header.size > max_bytes:
+    def _checked(
+        self, batch: Buffer, max_bytes: int, at: int = 0, header: BatchHeader | None = None
+    ) -> BatchHeader:
+        header = header or read_header(batch, at)
+        if header.length + 12 > max_bytes:
             raise MessageTooLarge(
                 f"{self.directory.path}: a batch of {header.size} bytes, {max_bytes} is the most"
             )

@@ -7,6 +7,7 @@ Two things make an answer come early without a byte in it: a replica that is nea
 consumers do read from followers, a high watermark that a follower has not heard of for a while (2.11).
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Final, cast
 
@@ -58,8 +59,7 @@ def fetch(context: Context, incoming: Incoming) -> None:
     if request.max_wait_ms == 0:
         waiting.give_up()
         return
-    keys = [*session.partitions, incoming.connection]
-    context.replicas.wait(waiting, keys, context.clocks.now_ms() + request.max_wait_ms)
+    context.replicas.wait(waiting, waiting.keys(), context.clocks.now_ms() + request.max_wait_ms)
     if not waiting.answered:
         context.replicas.waiting_fetches.setdefault(incoming.connection, []).append(waiting.hurry)
 
@@ -92,6 +92,14 @@ class _Waiting:
 
     # ── on arrival ────────────────────────────────────────────────────────────────────────────────
 
+    def keys(self) -> list[Hashable]:
+        """What it waits for: a replica for all that is written, anybody else for what is committed."""
+        places, connection = self.session.partitions, self.incoming.connection
+        if self.request.broker_id == NO_BROKER:
+            return [*places, connection]
+        hosted = self.context.replicas.partitions
+        return [*(hosted.get(place, place) for place in places), connection]
+
     def remember_epochs(self) -> None:
         """Another leadership ends the waiting, also of a consumer that does not say in which it believes."""
         hosted = self.context.replicas.partitions
@@ -120,7 +128,7 @@ class _Waiting:
             if noted.diverging is not None:
                 self.refused.add(place)
             elif noted.news:
-                self.context.replicas.touched(place)
+                self.context.replicas.committed(place, now_ms)
             self.context.replicas.look_at(partition)
         self.urgent = bool(self.refused)
 

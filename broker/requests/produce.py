@@ -1,7 +1,7 @@
 """Produce: append batches, and answer when they are as safe as the client asked (docs/REPLICATION.md)."""
 
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 from tidelog.broker.groups.records import GROUPS_TOPIC
 from tidelog.broker.partition import Partition
@@ -29,61 +29,53 @@ from tidelog.protocol.types import Epoch, Offset
 def produce(context: Context, incoming: Incoming) -> None:
     """Append each batch; with acks=all the answer waits for the high watermark."""
     request = cast("Produce", incoming.message)
-    batches = split_attachment(incoming.attachment, request.partitions)
+    acks, entries = request.acks, request.partitions
+    batches = split_attachment(incoming.attachment, entries)
     _check(request, incoming)
-    waiting = _Waiting(context, incoming, [None] * len(request.partitions), {})
-    for at, (entry, batch) in enumerate(zip(request.partitions, batches, strict=True)):
+    replicas, now_ms, wall_ms = context.replicas, context.clocks.now_ms(), context.clocks.wall_ms()
+    waiting = _Waiting(context, incoming, [None] * len(entries), {})
+    for at, (entry, batch) in enumerate(zip(entries, batches, strict=True)):
         partition: Partition | None = None
         try:
             partition = context.partition(entry.topic_id, entry.index)
             if partition.name.topic == GROUPS_TOPIC:
                 raise InvalidTopic(f"{GROUPS_TOPIC} is written by its coordinators alone")
-            appended = partition.produce(
-                batch,
-                request.acks,
-                entry.leader_epoch,
-                now_ms=context.clocks.now_ms(),
-                wall_ms=context.clocks.wall_ms(),
-            )
+            appended = partition.produce(batch, acks, entry.leader_epoch, now_ms=now_ms, wall_ms=wall_ms)
         except TidelogError as error:
             waiting.answers[at] = waiting.refused(entry, error)
             if partition is not None and partition.offline is not None:
-                context.replicas.touched(
-                    (entry.topic_id, entry.index)
-                )  # who waits for it need not wait longer
+                replicas.touched((entry.topic_id, entry.index))  # who waits for it need not wait longer
             continue
         context.appended(partition, len(batch))
-        context.replicas.touched((entry.topic_id, entry.index))
-        owed = _Owed(
-            entry,
-            partition,
-            partition.leader_epoch,
-            appended.base_offset,
-            appended.next_offset,
-            appended.append_time,
-        )
-        if request.acks == ACKS_ALL:
+        is_committed = partition.high_watermark >= appended.next_offset
+        if is_committed:
+            replicas.touched((entry.topic_id, entry.index))
+        else:
+            replicas.grown(partition)
+        owed = _Owed(entry, partition, partition.leader_epoch, *appended)
+        if acks == ACKS_ALL and not is_committed:
             waiting.owed[at] = owed
         else:
             waiting.answers[at] = _written(owed)
-    if request.acks == 0:
+    if acks == 0:
         return
-    if waiting.try_complete():
+    if not waiting.owed:
+        waiting.answer()
         return
     keys = [(owed.entry.topic_id, owed.entry.index) for owed in waiting.owed.values()]
-    context.replicas.wait(waiting, keys, context.clocks.now_ms() + request.timeout_ms)
+    replicas.wait(waiting, keys, now_ms + request.timeout_ms)
 
 
 def _check(request: Produce, incoming: Incoming) -> None:
     """What is wrong with the request as a whole, before anything of it is written."""
-    if len({(entry.topic_id, entry.index) for entry in request.partitions}) != len(request.partitions):
+    entries = request.partitions
+    if len(entries) > 1 and len({(entry.topic_id, entry.index) for entry in entries}) != len(entries):
         raise InvalidRequest("a partition is named twice: one batch of each is appended at a time")
     if request.acks == 0 and not incoming.one_way:
         raise InvalidRequest("acks=0 is never answered: it is sent without a correlation")
 
 
-@dataclass(frozen=True, slots=True)
-class _Owed:
+class _Owed(NamedTuple):
     """A batch that was appended (or was there already) and is not yet committed."""
 
     entry: PartitionProduce
@@ -91,6 +83,7 @@ class _Owed:
     leader_epoch: Epoch
     base_offset: Offset
     next_offset: Offset
+    duplicate: bool
     append_time: int
 
 
@@ -106,13 +99,14 @@ class _Waiting:
     def try_complete(self) -> bool:
         for at, owed in list(self.owed.items()):
             partition = owed.partition
-            if partition.leader_epoch != owed.leader_epoch or partition.leadership is None:
+            leadership = partition.leadership
+            if leadership is None or partition.leader_epoch != owed.leader_epoch:
                 self._settle(at, self.refused(owed.entry, NotLeaderOrFollower(f"{partition}: another leads")))
-            elif partition.leadership.high_watermark >= owed.next_offset:
+            elif leadership.high_watermark >= owed.next_offset:
                 self._settle(at, _written(owed))
         if self.owed:
             return False
-        self._answer()
+        self.answer()
         return True
 
     def give_up(self) -> None:
@@ -122,7 +116,7 @@ class _Waiting:
             error = RequestTimedOut if enough else NotEnoughReplicasAfterAppend
             fact = f"offset {owed.next_offset - 1} is written but not committed: {owed.partition}"
             self._settle(at, self.refused(owed.entry, error(fact)))
-        self._answer()
+        self.answer()
 
     def refused(self, entry: PartitionProduce, error: TidelogError) -> PartitionProduced:
         """The answer that a batch was not written, or that nobody knows; with whom to ask instead.
@@ -138,8 +132,9 @@ class _Waiting:
         self.answers[at] = answer
         del self.owed[at]
 
-    def _answer(self) -> None:
-        self.incoming.reply(ProduceReply(tuple(answer for answer in self.answers if answer is not None)))
+    def answer(self) -> None:
+        """Say what became of each batch, once that is known of all."""
+        self.incoming.reply(ProduceReply(tuple(cast("list[PartitionProduced]", self.answers))))
 
 
 def _written(owed: _Owed) -> PartitionProduced:

@@ -102,7 +102,7 @@ def leadership_is_not_looked_at_again(plant: pytest.MonkeyPatch) -> None:
             if owed.partition.high_watermark >= owed.next_offset:
                 self._settle(at, produce._written(owed))
         if not self.owed:
-            self._answer()
+            self.answer()
         return not self.owed
 
     plant.setattr(produce._Waiting, "try_complete", planted)

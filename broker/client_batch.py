@@ -1,0 +1,48 @@
+"""What a client may send as a batch: judged by its head alone, before anything of its partition is asked.
+
+The order of the checks is part of the rule: the first that fails decides the answer (docs/REPLICATION.md).
+"""
+
+from typing import Final
+
+from tidelog.protocol.batch import (
+    CODEC_BITS,
+    CONTROL,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+    BatchHeader,
+    read_header,
+)
+from tidelog.protocol.compression import CODECS
+from tidelog.protocol.errors import (
+    InvalidRecord,
+    InvalidRequiredAcks,
+    InvalidTimestamp,
+    UnsupportedFormat,
+    UnsupportedVersion,
+)
+from tidelog.protocol.messages import ACKS_ALL
+from tidelog.protocol.types import NO_PRODUCER_ID, Buffer
+
+_ACKS: Final = frozenset((0, 1, ACKS_ALL))
+_CODECS: Final = frozenset(CODECS.values())
+
+
+def check_client_batch(batch: Buffer, acks: int) -> BatchHeader:
+    """The head of a batch that a client may send with these `acks`; its body is not looked at."""
+    if acks not in _ACKS:
+        raise InvalidRequiredAcks(f"acks={acks}: it is 0, 1 or -1 (all)")
+    try:
+        header = read_header(batch)
+    except UnsupportedFormat as error:
+        raise UnsupportedVersion(str(error)) from error  # the other one is about our own disk
+    if acks != ACKS_ALL and header.producer_id != NO_PRODUCER_ID:
+        raise InvalidRequiredAcks(f"acks={acks} with a producer id: an idempotent producer needs all")
+    attributes = header.attributes
+    if attributes & CONTROL:
+        raise InvalidRecord("a control batch is what a broker writes, no client")
+    if attributes & LOG_APPEND_TIME:
+        raise InvalidTimestamp("the batch says that it has its leader's time, which its leader says")
+    if attributes & ~(CODEC_BITS | TRANSACTIONAL) or attributes & CODEC_BITS not in _CODECS:
+        raise UnsupportedVersion(f"a client's batch has attributes {attributes:#x}")
+    return header
