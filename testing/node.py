@@ -6,11 +6,13 @@ What it keeps true:
 
 * Nothing of a test outlives it. The parent holds the other end of stdin and says nothing: when that ends, however the
   parent has ended, this process is killed. A paused process cannot look; on Linux the kernel does it.
-* The disk is the real one while FILE does not exist, and a full one (`disk`) while it does.
+* The disk is the real one while the first byte of FILE is 0, and a full one (`disk`) while it is not. The byte is
+  mapped: every write looks at it, and what a cluster of processes costs is measured.
 * Everything else is `python -m tidelog`, which knows nothing of this.
 """
 
 import ctypes
+import mmap
 import os
 import runpy
 import signal
@@ -48,7 +50,12 @@ def _watch_the_disk(full_while: str) -> None:
     from tidelog.storage import files, io  # noqa: PLC0415
     from tidelog.testing.disk import Life, WatchedDirectory  # noqa: PLC0415
 
-    life = Life(lambda: os.path.exists(full_while))
+    fd = os.open(full_while, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    if not os.fstat(fd).st_size:
+        os.pwrite(fd, b"\0", 0)
+    marker = mmap.mmap(fd, 1)
+    os.close(fd)
+    life = Life(lambda: marker[0] != 0)
     real = io.open_directory
 
     def open_directory(path: str, *, create: bool = False) -> files.Directory:

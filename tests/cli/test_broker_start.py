@@ -396,7 +396,7 @@ def test_a_listening_port_of_pages_that_is_taken_is_refused(tmp_path: Path) -> N
 
 def test_a_disk_that_has_no_room_is_refused_in_a_line(tmp_path: Path) -> None:
     """As below, on every machine: the same command line, on a disk that says that it is full."""
-    (tmp_path / "full").touch()
+    (tmp_path / "full").write_bytes(b"\1")
     node = [sys.executable, "-m", "tidelog.testing.node", "--full-while", str(tmp_path / "full")]
     arguments = ["broker", "start", *ARGUMENTS, "--listen", f"{HOST}:0", "--data", str(tmp_path / "data")]
     with subprocess.Popen(
