@@ -30,7 +30,7 @@ from typing import Final, NamedTuple
 
 from tidelog.protocol.checksums import crc32c
 from tidelog.protocol.errors import CorruptMessage, UnsupportedFormat
-from tidelog.protocol.types import SEQUENCES, Buffer, Epoch, Offset
+from tidelog.protocol.types import NO_OFFSET, SEQUENCES, Buffer, Epoch, Offset
 
 MAGIC: Final = 3
 """Our columnar payload. 2 is reserved for Kafka's rows."""
@@ -43,6 +43,10 @@ _HEAD_CRC_AT: Final = 17
 _BODY_AT: Final = 25
 _MAX_TIMESTAMP_AT: Final = 39
 _LENGTH_ENDS_AT: Final = 12
+_LENGTH_MIN: Final = HEADER_SIZE - _LENGTH_ENDS_AT
+_MEASURED: Final = Struct(">qi4xBII2xi30xi")
+"""Of the header: base offset, length, magic, both checksums, last offset delta, record count."""
+assert _MEASURED.size == HEADER_SIZE
 
 CODEC_BITS: Final = 0b111
 LOG_APPEND_TIME: Final = 1 << 3
@@ -140,6 +144,31 @@ def check_body(buffer: Buffer, header: BatchHeader, at: int = 0) -> None:
             f"the batch at offset {header.base_offset} counts {header.record_count} records "
             f"in {header.last_offset_delta + 1} offsets"
         )
+
+
+def measure(buffer: bytes, below: Offset) -> tuple[int, Offset]:
+    """How many bytes of whole batches the buffer begins with, each verified and below that offset, and where they end.
+
+    What stops it is told by `read_header` and `check_body`: a batch that is not whole, not below, or not what was
+    written. It is what every byte that is served goes through, so no header is made of it.
+    """
+    view, size, at, next_offset = memoryview(buffer), len(buffer), 0, NO_OFFSET
+    while size - at >= HEADER_SIZE:
+        base, length, magic, head_crc, body_crc, delta, count = _MEASURED.unpack_from(buffer, at)
+        end = at + length + _LENGTH_ENDS_AT
+        if (
+            crc32c(buffer[at : at + _HEAD_CRC_AT]) != head_crc
+            or magic != MAGIC
+            or length < _LENGTH_MIN
+            or end > size
+            or base + delta >= below
+            or crc32c(view[at + _BODY_AT : end]) != body_crc
+            or not 0 <= count <= delta + 1
+            or delta < 0
+        ):
+            break
+        at, next_offset = end, base + delta + 1
+    return at, next_offset
 
 
 def walk(buffer: Buffer, at: int = 0) -> Iterator[tuple[int, BatchHeader]]:

@@ -14,7 +14,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from tidelog.protocol.batch import HEADER_SIZE, BatchHeader, check_body, read_header
+from tidelog.protocol.batch import HEADER_SIZE, BatchHeader, check_body, measure, read_header
 from tidelog.protocol.errors import CorruptMessage, DamagedLog
 from tidelog.protocol.types import NO_EPOCH, NO_TIMESTAMP, Buffer, Offset
 from tidelog.storage.files import TEMPORARY, Directory, File
@@ -468,31 +468,31 @@ class Segment:
         What stands in front of damage is handed out; who comes for the damaged batch itself is told.
         """
         position = self.position_of(offset)
-        data = memoryview(
-            self.file().read_at(position, min(max(max_bytes, HEADER_SIZE), self.size - position))
-        )
-        end, next_offset = 0, offset
-        try:
-            while end + HEADER_SIZE <= len(data) or not end:
-                header = read_header(data, end)
-                size = header.length + 12
-                if end + size > len(data):
-                    if end:
-                        break
-                    data = memoryview(self.file().read_at(position, min(size, self.size - position)))
-                check_body(data, header, end)
-                if header.base_offset + header.last_offset_delta >= below:
-                    break
-                end += size
-                next_offset = header.base_offset + header.last_offset_delta + 1
-        except CorruptMessage as problem:
+        data = self.file().read_at(position, min(max(max_bytes, HEADER_SIZE), self.size - position))
+        end, next_offset = measure(data, below)
+        if not end:
+            data, end = self._first(position, data, below)
             if not end:
-                raise self._damaged(position, problem) from None
-        if end:
-            if len(self._cursors) >= _CURSORS:
-                self._cursors.clear()
-            self._cursors[next_offset] = position + end
-        return Slice(data[:end], next_offset)
+                return Slice(memoryview(b""), offset)
+            next_offset = read_header(data).next_offset
+        if len(self._cursors) >= _CURSORS:
+            self._cursors.clear()
+        self._cursors[next_offset] = position + end
+        return Slice(memoryview(data)[:end], next_offset)
+
+    def _first(self, position: int, data: bytes, below: Offset) -> tuple[bytes, int]:
+        """The first batch alone, which is larger than what was asked for, and its size; 0: it is not below `below`.
+
+        Whoever comes for a damaged batch is told what is wrong with it.
+        """
+        try:
+            header = read_header(data)
+            if header.size > len(data):
+                data = self.file().read_at(position, min(header.size, self.size - position))
+            check_body(data, header)
+        except CorruptMessage as problem:
+            raise self._damaged(position, problem) from None
+        return data, header.size if header.last_offset < below else 0
 
     def batches_from_time(self, timestamp: int) -> Iterator[memoryview]:
         """The batches, in order, that may hold records of that time or later: those whose largest is."""

@@ -14,6 +14,7 @@ from tidelog.broker.membership import Membership
 from tidelog.broker.partition import Partition
 from tidelog.broker.replicas import Replicas
 from tidelog.controller import liveness
+from tidelog.storage import segment as segments
 from tidelog.storage.scrubbing import Scrub
 from tidelog.storage.segment import Segment
 
@@ -32,7 +33,8 @@ def cut_when(right: str, wrong: str, state: dict[str, object]) -> tuple[Instead,
 RULES: dict[str, Rule] = {
     "checksums_are_read_again": Rule("Every checksum of a segment is looked at again.", "ADR 105, I-36", Instead(Scrub, "_check_one", "check_body(data, header, at)", "pass"), Catcher(test_scrubbing.test_damage_is_found_where_a_batch_is_larger_than_what_is_read_at_once)),
     "order_is_read_again": Rule("Offsets and epochs that go back are damage.", "ADR 105, I-36", Instead(Scrub, "_check_one", "header.base_offset < self._expected or header.leader_epoch < self._epoch", "False"), Catcher(test_scrubbing.test_whole_batches_in_the_wrong_order_are_damage)),
-    "what_is_good_before_damage": Rule("What stands before damage is served to who asks for more.", "ADR 11, ADR 105", Instead(Segment, "read", "if not end:\n                raise", "if True:\n                raise"), Catcher(test_log.test_a_flipped_bit_is_reported_by_the_read_and_never_served)),
+    "no_damage_is_served": Rule("No batch is served that is not what was written.", "1.9, I-36", Instead(segments, "measure", "or crc32c(view[at + _BODY_AT : end]) != body_crc", ""), Catcher(test_log.test_a_flipped_bit_is_reported_by_the_read_and_never_served)),
+    "what_is_good_before_damage": Rule("What stands before damage is served to who asks for more.", "ADR 11, ADR 105", Instead(Segment, "read", "if not end:\n            data", "if end < len(data):\n            data"), Catcher(test_log.test_a_flipped_bit_is_reported_by_the_read_and_never_served)),
     "scrubbed_in_rounds": Rule("Whatever nobody reads is looked at in rounds.", "ADR 105", Instead(node.Scrubbing, "_round", "await self._look_at(partition, segment, pace)", "pass"), Catcher(test_rot.test_a_follower_that_rots_is_mended_from_its_leader)),
     "scrubbed_slowly": Rule("Rounds take no more of the disk than they may.", "ADR 105", Instead(node.Scrubbing, "_look", "await asyncio.sleep(pace.pause_s(self._spent, loop.time()))", "await asyncio.sleep(0)"), Catcher(test_rot.test_a_round_reads_no_faster_than_it_may)),
     "readers_note_damage": Rule("Damage that a reader finds is known to the replica.", "1.9, ADR 105", Instead(Partition, "_reading", "self.found_damage(error)", "pass"), Catcher(brokers.test_a_reader_that_finds_damage_is_refused_and_the_replica_knows, (follower,))),
