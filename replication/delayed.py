@@ -68,7 +68,11 @@ class Delayed:
         """Let it wait, unless it can be completed now; whether it waits."""
         waiting = _Waiting(operation, tuple(keys))
         for key in waiting.keys:
-            self._waiting.setdefault(key, {})[waiting] = None
+            others = self._waiting.get(key)
+            if others is None:
+                self._waiting[key] = {waiting: None}
+            else:
+                others[waiting] = None
         if self._try(waiting):
             return False
         self._number += 1
@@ -126,8 +130,8 @@ class Delayed:
         waiting.operation = None
         self._over += waiting.has_deadline
         for key in waiting.keys:
-            of_key = self._waiting.get(key)
-            if of_key is not None:
-                of_key.pop(waiting, None)
-                if not of_key:
+            others = self._waiting.get(key)
+            if others is not None:
+                others.pop(waiting, None)
+                if not others:
                     del self._waiting[key]

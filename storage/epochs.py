@@ -111,6 +111,8 @@ class LeaderEpochs:
         none of its records. The answer is right for epochs that this log has not seen as well, which is
         why becoming leader needs no entry (KAFKA-7415 and KAFKA-10706 are the price of needing one).
         """
+        if epoch == self._latest and epoch >= 0:
+            return EpochEnd(epoch, log_end)  # what nearly every fetch asks
         behind = bisect_right(self._entries, epoch, key=_epoch)
         end = self._entries[behind].start if behind < len(self._entries) else log_end
         return EpochEnd(self._entries[behind - 1].epoch if behind else epoch, end)

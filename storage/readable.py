@@ -66,6 +66,8 @@ class Readable:
         return between + self._segments[last].position_of(end) - self._segments[first].position_of(offset)
 
     def _segment_of(self, offset: Offset) -> int:
+        if offset >= self._segments[-1].base_offset:
+            return len(self._segments) - 1
         return max(bisect_right(self._segments, offset, key=lambda segment: segment.base_offset) - 1, 0)
 
     def offset_for_time(self, timestamp: int) -> OffsetAndTime | None:

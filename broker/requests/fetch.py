@@ -112,11 +112,10 @@ class _Waiting:
         now_ms, around = self.context.clocks.now_ms(), self.context.replicas.around
         # To an older process every partition says that it is; by one look at the image most are spared theirs.
         is_known = around.registered_epoch(self.request.broker_id) == self.request.broker_epoch
-        self.nothing_new = is_known
+        nothing_new = is_known
         for place, asked in self.session.partitions.items():
             if is_known and self._said_before(place, asked, now_ms):
                 continue
-            self.nothing_new = False
             try:
                 partition = self.context.replicas.at(*place)
                 noted = partition.fetch_as_follower(
@@ -130,7 +129,11 @@ class _Waiting:
             elif noted.news:
                 self.context.replicas.committed(place, now_ms)
             self.context.replicas.look_at(partition)
+            log = partition.log
+            if asked.fetch_offset != log.end_offset or asked.log_start < log.log_start:
+                nothing_new = False
         self.urgent = bool(self.refused)
+        self.nothing_new = nothing_new and not self.urgent
 
     def _said_before(self, place: Place, asked: PartitionFetch, now_ms: int) -> bool:
         """Whether it has everything and says what it has said: most of what an idle cluster talks about, and cheap."""
