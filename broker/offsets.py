@@ -13,7 +13,6 @@ What it keeps true (I-57, docs/adr/0095):
 * Offsets are forgotten only when nobody consumes their topic, and long enough after the last one did.
 """
 
-from collections.abc import Iterable
 from typing import Final
 
 from msgspec.structs import replace
@@ -21,6 +20,7 @@ from msgspec.structs import replace
 from tidelog.broker.groups.draft import Decision
 from tidelog.broker.groups.heartbeats import Moment
 from tidelog.broker.groups.image import NO_GROUP, Group
+from tidelog.broker.groups.pages import PARTITION_BYTES, Page, bytes_of
 from tidelog.broker.groups.records import (
     GroupKey,
     OffsetKey,
@@ -58,11 +58,12 @@ from tidelog.protocol.messages import (
     OffsetFetch,
     OffsetFetchReply,
     OffsetToCommit,
-    PartitionIndex,
 )
 
 NAME_MAX: Final = 255
 """The longest name of a group."""
+REASONS_MAX: Final = 100
+"""So many refused partitions of one request are told in words; of others the error says enough, and the answer fits."""
 
 
 # ── to commit ─────────────────────────────────────────────────────────────────────────────────────────
@@ -79,13 +80,15 @@ def commit(group: Group | None, request: OffsetCommit, at: Moment) -> Decision:
     except TidelogError as error:
         return Decision(request.group_id, OffsetCommitReply(error.code, str(error)))
     records: list[Record] = []
-    answers = []
+    answers, refused = [], 0
     for entry in request.partitions:
         try:
             records += _commit_one(known, request, entry, at)
             answers.append(OffsetCommitted(entry.topic_id, entry.index))
         except TidelogError as error:
-            answers.append(OffsetCommitted(entry.topic_id, entry.index, error.code, str(error)))
+            refused += 1
+            why = str(error) if refused <= REASONS_MAX else None
+            answers.append(OffsetCommitted(entry.topic_id, entry.index, error.code, why))
     if records and known.state is NO_GROUP:
         born = replace(NO_GROUP, empty_since_ms=at.wall_ms)
         records.insert(0, Record(GroupKey(request.group_id), born))
@@ -169,10 +172,18 @@ def committed(group: Group | None, request: OffsetFetch) -> OffsetFetchReply:
             _check_member(known, request.member_id, request.member_epoch, None)
         except TidelogError as error:
             return OffsetFetchReply(error.code, str(error))
-    places: Iterable[Place] = sorted(known.offsets)
     if request.partitions is not None:
         places = [(entry.topic_id, entry.index) for entry in request.partitions]
-    return OffsetFetchReply(partitions=tuple(_committed_one(known, place) for place in places))
+    else:
+        after = (request.after.topic_id, request.after.index) if request.after is not None else None
+        places = sorted(place for place in known.offsets if after is None or place > after)
+    page, told = Page(request.limit), []
+    for place in places:
+        entry = _committed_one(known, place)
+        if not page.takes(PARTITION_BYTES + bytes_of(entry.metadata)):
+            break
+        told.append(entry)
+    return OffsetFetchReply(partitions=tuple(told), more=len(told) < len(places))
 
 
 def _committed_one(group: Group, place: Place) -> CommittedPartition:
@@ -220,21 +231,20 @@ def delete_offsets(group: Group | None, request: DeleteGroupOffsets, topics: Top
         return Decision(request.group_id, DeleteGroupOffsetsReply(error.code, str(error)))
     wanted = wanted_names(group)
     records: list[Record] = []
-    answers = [_delete_one(group, entry, topics, wanted, records) for entry in request.partitions]
+    answers, refused = [], 0
+    for entry in request.partitions:
+        place = entry.topic_id, entry.index
+        name = topics.name(entry.topic_id)
+        if name in wanted or place in group.held:
+            refused += 1
+            why = PolicyViolation(f"{group.id} has members that consume {name}: stop them first")
+            told = str(why) if refused <= REASONS_MAX else None
+            answers.append(DeletedOffset(*place, why.code, told))
+            continue
+        answers.append(DeletedOffset(*place))
+        if place in group.offsets:
+            records.append(Record(OffsetKey(group.id, *place), None))
     return Decision(request.group_id, DeleteGroupOffsetsReply(partitions=tuple(answers)), tuple(records))
-
-
-def _delete_one(
-    group: Group, entry: PartitionIndex, topics: Topics, wanted: set[str], records: list[Record]
-) -> DeletedOffset:
-    place = entry.topic_id, entry.index
-    name = topics.name(entry.topic_id)
-    if name in wanted or place in group.held:
-        error = PolicyViolation(f"{group.id} has members that consume {name}: stop them first")
-        return DeletedOffset(*place, error.code, str(error))
-    if place in group.offsets:
-        records.append(Record(OffsetKey(group.id, *place), None))
-    return DeletedOffset(*place)
 
 
 def wanted_names(group: Group) -> set[str]:

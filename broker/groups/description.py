@@ -6,18 +6,26 @@ reconciling    some member has not followed yet
 stable         everybody has what it is to have
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
 from tidelog.broker.groups.heartbeats import shown
 from tidelog.broker.groups.image import Group
 from tidelog.broker.groups.lag import UNKNOWN, Ends, Lag, lag_of, total
-from tidelog.broker.groups.records import LEFT_FOR_A_WHILE, Place
+from tidelog.broker.groups.pages import (
+    LINE_BYTES,
+    MEMBER_BYTES,
+    PARTITION_BYTES,
+    Page,
+    bytes_of,
+    bytes_of_spread,
+)
+from tidelog.broker.groups.records import LEFT_FOR_A_WHILE, OffsetState, Place
 from tidelog.broker.groups.topics import Topics
-from tidelog.protocol.errors import GroupIdNotFound
+from tidelog.protocol.errors import TidelogError
 from tidelog.protocol.messages import (
     DescribedGroup,
     DescribedMember,
@@ -25,14 +33,31 @@ from tidelog.protocol.messages import (
     ListedGroup,
     ListGroups,
     ListGroupsReply,
+    PartitionIndex,
 )
-from tidelog.protocol.messages.shapes import ENTRIES_MAX
-from tidelog.protocol.types import NO_BROKER, NO_OFFSET, BrokerId
+from tidelog.protocol.types import NO_BROKER, NO_OFFSET, BrokerId, Offset
 
 EMPTY: Final = "empty"
 ASSIGNING: Final = "assigning"
 RECONCILING: Final = "reconciling"
 STABLE: Final = "stable"
+
+
+class Cursor(NamedTuple):
+    """Where an answer about a group goes on."""
+
+    member: str = ""
+    """Behind this member; empty: with the first one."""
+    place: Place | None = None
+    """Behind this partition, and no members; None: with the first one."""
+
+
+BEGIN: Final = Cursor()
+
+
+def cursor_of(member: str, after: PartitionIndex | None) -> Cursor:
+    """As it was asked for."""
+    return Cursor(member, (after.topic_id, after.index) if after is not None else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +75,10 @@ class View:
 
     def lag(self, group: Group, place: Place) -> Lag:
         """How far the group is behind in one partition."""
-        state = group.offsets.get(place)
+        return self.lag_of(place, group.offsets.get(place))
+
+    def lag_of(self, place: Place, state: OffsetState | None) -> Lag:
+        """The same, of what was committed."""
         if state is None or self.ends is None:
             return UNKNOWN
         return lag_of(state.offset, self.ends.get(place), self.wall_ms, state.timestamp)
@@ -73,21 +101,28 @@ def state_of(group: Group) -> str:
 
 def places_of_group(group: Group) -> list[Place]:
     """Every partition of which something is committed or in use."""
-    return sorted(group.offsets.keys() | group.held.keys())
+    # Either is nearly in order already, which sorting profits from, and a set would lose.
+    return list(dict.fromkeys(sorted([*group.offsets, *group.held])))
 
 
 # ── a line each ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def listed(groups: Iterable[Group], request: ListGroups, view: View) -> ListGroupsReply:
-    """The groups that were asked for, by name, as many as were asked for."""
-    chosen = chosen_of(groups, request, view.topics)
-    page = chosen[: min(request.limit, ENTRIES_MAX)]
-    return ListGroupsReply(groups=tuple(_line(group, view) for group in page), more=len(chosen) > len(page))
+def page_of(groups: Iterable[Group], request: ListGroups, topics: Topics) -> tuple[list[Group], bool]:
+    """Those of the groups that an answer tells of, and whether there are more: whose partitions' leaders are to be asked."""
+    chosen = chosen_of(groups, request, topics)
+    page = Page(request.limit)
+    told = [group for group in chosen if page.takes(LINE_BYTES + bytes_of(group.id))]
+    return told, len(told) < len(chosen)
+
+
+def listed(page: Iterable[Group], view: View, *, more: bool) -> ListGroupsReply:
+    """These groups, a line each."""
+    return ListGroupsReply(groups=tuple(_line(group, view) for group in page), more=more)
 
 
 def chosen_of(groups: Iterable[Group], request: ListGroups, topics: Topics) -> list[Group]:
-    """The groups that were asked for, by name: whose partitions' leaders are to be asked, if lag is wanted."""
+    """The groups that were asked for, by name."""
     return [
         group
         for group in sorted(groups, key=lambda group: group.id)
@@ -123,21 +158,75 @@ def _line(group: Group, view: View) -> ListedGroup:
 # ── in full ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def described(group: Group | None, group_id: str, view: View) -> DescribedGroup:
-    """All about one group."""
-    if group is None:
-        error = GroupIdNotFound(f"there is no group {group_id!r}")
-        return DescribedGroup(group_id, error.code, str(error))
-    return DescribedGroup(
-        group_id,
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one answer tells of a group, as it is when the answer is begun; how far it is behind comes later."""
+
+    group: DescribedGroup
+    """Without its partitions."""
+    partitions: Sequence[tuple[Place, str, OffsetState | None]] = ()
+    """Those that are told, with who has each, and what is committed of it."""
+
+    @property
+    def committed(self) -> dict[Place, Offset]:
+        """What is committed of each partition that is told; -1: nothing."""
+        return {
+            place: state.offset if state is not None else NO_OFFSET for place, _, state in self.partitions
+        }
+
+    def told(self, view: View) -> DescribedGroup:
+        """As messages say it."""
+        return replace(self.group, offsets=tuple(_offset(*each, view) for each in self.partitions))
+
+
+def unknown(group_id: str, error: TidelogError) -> Part:
+    """Nothing can be told of that group."""
+    return Part(DescribedGroup(group_id, error.code, str(error)))
+
+
+def part_of(group: Group, view: View, page: Page, after: Cursor = BEGIN) -> Part:
+    """As much of a group as the page takes: its members, then its partitions, from there on."""
+    places = places_of_group(group)
+    members = [] if after.place is not None else sorted(each for each in group.members if each > after.member)
+    wanted = places if after.place is None else [place for place in places if place > after.place]
+    told = []
+    for name in members:
+        member = _member(group, name, view)
+        if not page.takes(_member_bytes(group, name, member)):
+            break
+        told.append(member)
+    partitions = []
+    for place in wanted:
+        state, holder = group.offsets.get(place), group.held.get(place, "")
+        texts = holder, view.topics.name(place[0]), state.metadata if state is not None else ""
+        if not page.takes(PARTITION_BYTES + bytes_of(*texts)):
+            break
+        partitions.append((place, holder, state))
+    more = len(told) < len(members) or len(partitions) < len(wanted)
+    described = DescribedGroup(
+        group.id,
         state=state_of(group),
         epoch=group.state.epoch,
         assignment_epoch=group.state.assignment_epoch,
         assignor=group.state.assignor,
-        members=tuple(_member(group, member, view) for member in sorted(group.members)),
-        offsets=tuple(_offset(group, place, view) for place in places_of_group(group)),
+        members=tuple(told),
         coordinator=view.coordinator,
+        more=more,
     )
+    return Part(described, partitions)
+
+
+def _member_bytes(group: Group, name: str, member: DescribedMember) -> int:
+    current = group.current(name)
+    texts = (name, member.instance_id, member.client_id, member.host, member.rack, *member.topics)
+    size = MEMBER_BYTES + bytes_of(*texts)
+    for spread, shown_ones in (
+        (current.assigned, member.assigned),
+        (current.pending, member.revoking),
+        (group.target(name), member.target),
+    ):
+        size += bytes_of_spread(spread, (each.topic for each in shown_ones))
+    return size
 
 
 def _member(group: Group, member: str, view: View) -> DescribedMember:
@@ -166,14 +255,14 @@ def _member(group: Group, member: str, view: View) -> DescribedMember:
     )
 
 
-def _offset(group: Group, place: Place, view: View) -> DescribedOffset:
-    committed, lag = group.offsets.get(place), view.lag(group, place)
+def _offset(place: Place, holder: str, committed: OffsetState | None, view: View) -> DescribedOffset:
+    lag = view.lag_of(place, committed)
     ends = view.ends.get(place) if view.ends is not None else None
     offset = DescribedOffset(
         place[0],
         view.topics.name(place[0]),
         place[1],
-        group.held.get(place, ""),
+        holder,
         log_start=ends.log_start if ends is not None else NO_OFFSET,
         high_watermark=ends.high_watermark if ends is not None else NO_OFFSET,
         lag=lag.records,

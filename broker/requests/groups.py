@@ -1,7 +1,6 @@
 """The requests about groups: from the right shard, or why it cannot be served, to the answer (docs/GROUPS.md)."""
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as decided
 from functools import partial
@@ -11,15 +10,26 @@ from msgspec.structs import replace
 
 from tidelog.broker.coordinator import Answer, Coordinator, Held, gathered
 from tidelog.broker.coordinator_ends import gather_ends
-from tidelog.broker.groups.description import View, chosen_of, described, listed, places_of_group
-from tidelog.broker.groups.image import Group
+from tidelog.broker.groups.description import (
+    BEGIN,
+    Cursor,
+    Part,
+    View,
+    cursor_of,
+    listed,
+    page_of,
+    part_of,
+    unknown,
+)
 from tidelog.broker.groups.lag import Ends
+from tidelog.broker.groups.pages import LINE_BYTES, Page, bytes_of
 from tidelog.broker.groups.records import GROUPS_TOPIC, Place
 from tidelog.broker.requests.context import Context
 from tidelog.broker.requests.endpoints import endpoint
 from tidelog.protocol.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
+    GroupIdNotFound,
     InvalidReplicationFactor,
     InvalidRequest,
     TidelogError,
@@ -36,7 +46,6 @@ from tidelog.protocol.messages import (
     DeleteGroupOffsetsReply,
     DeleteGroups,
     DeleteGroupsReply,
-    DescribedGroup,
     DescribeGroups,
     DescribeGroupsReply,
     FindCoordinator,
@@ -54,10 +63,14 @@ from tidelog.protocol.messages import (
     Request,
 )
 from tidelog.protocol.messages import Coordinator as FoundCoordinator
-from tidelog.protocol.types import NO_BROKER, NO_OFFSET, Epoch, Offset
+from tidelog.protocol.types import NO_BROKER, NO_OFFSET, Epoch
 
 TIMED_GROUPS: Final = 20
 """Of so many groups that are described at once, the first unread record of each partition is looked up."""
+TIMED_PARTITIONS: Final = 10_000
+"""But not of a group that has more partitions than these."""
+TIMED_PAGE: Final = 2_000
+"""So many are looked up for one answer: it takes a broker's whole attention."""
 
 Handler: TypeAlias = Callable[[Context, Incoming], None]
 Refuse: TypeAlias = Callable[[TidelogError], Reply]
@@ -259,9 +272,11 @@ def list_groups(coordinator: Coordinator, context: Context, incoming: Incoming) 
         incoming.reply(ListGroupsReply(error.code, str(error)))
         return
 
+    page, more = page_of(groups, request, coordinator.topics)
+
     def done(ends: dict[Place, Ends] | None) -> None:
         view = View(coordinator.topics, context.clocks.wall_ms(), ends)
-        reply = listed(groups, request, view)
+        reply = listed(page, view, more=more)
         if missing:
             fact = f"{GROUPS_TOPIC}: partitions {sorted(missing)} are not loaded yet"
             reply = replace(reply, error=CoordinatorLoadInProgress.code, message=fact)
@@ -270,85 +285,99 @@ def list_groups(coordinator: Coordinator, context: Context, incoming: Incoming) 
     if not request.with_lag:
         done(None)
         return
-    page = chosen_of(groups, request, coordinator.topics)[: request.limit]
     places = dict.fromkeys((place for group in page for place in group.offsets), 0)
     gather_ends(context, coordinator.ask_broker, places, request.timeout_ms, done, with_times=False)
 
 
-def describe_groups(coordinator: Coordinator, context: Context, incoming: Incoming) -> None:
-    """All about some groups."""
+def describe_groups(coordinator: Coordinator, _: Context, incoming: Incoming) -> None:
+    """All about some groups, as much of it as fits into an answer."""
     request = cast("DescribeGroups", incoming.message)
-    if not request.groups:
-        incoming.reply(DescribeGroupsReply())
-        return
+    timed = request.with_lag and _may_be_timed(coordinator, request.groups)
+    page = Page(min(request.limit, TIMED_PAGE) if timed else request.limit)
+    cursor = cursor_of(request.after_member, request.after)
+    parts: list[Part] = []
+    for name in request.groups:
+        # The first one takes no room by itself: whoever goes on behind one entry gets another.
+        if parts and not page.takes(LINE_BYTES + bytes_of(name)):
+            break
+        parts.append(_part(coordinator, name, page, cursor))
+        cursor = BEGIN
+    if not request.with_lag:
+        incoming.reply(DescribeGroupsReply(tuple(part.told(View(coordinator.topics, 0)) for part in parts)))
+    elif timed:
+        _tell_with_times(coordinator, request, parts, incoming)
+    else:
+        _tell_with_lag(coordinator, request, parts, incoming)
 
-    if request.with_lag and len(request.groups) > TIMED_GROUPS:
-        _describe_many(coordinator, context, request, incoming)
-        return
+
+def _may_be_timed(coordinator: Coordinator, names: Sequence[str]) -> bool:
+    """Whether these groups are so few, and each so small, that logs are read for them."""
+    if len(names) > TIMED_GROUPS:
+        return False
+    groups = [held.shard.committed.get(name) for held in coordinator.held.values() for name in names]
+    return all(
+        max(len(each.offsets), len(each.held)) <= TIMED_PARTITIONS for each in groups if each is not None
+    )
+
+
+def _part(coordinator: Coordinator, name: str, page: Page, cursor: Cursor) -> Part:
+    """What the page takes of the group."""
+    context = coordinator.context
+    try:
+        shard = coordinator.of_group(name).shard
+    except TidelogError as error:
+        return unknown(name, error)
+    group = shard.committed.get(name)
+    if group is None:
+        return unknown(name, GroupIdNotFound(f"there is no group {name!r}"))
+
+    def silent_ms(group: str, member: str) -> int:
+        return shard.silent_ms(group, member, context.clocks.now_ms())
+
+    me = context.replicas.around.me
+    view = View(coordinator.topics, context.clocks.wall_ms(), None, silent_ms, me)
+    return part_of(group, view, page, cursor)
+
+
+def _tell_with_times(
+    coordinator: Coordinator, request: DescribeGroups, parts: Sequence[Part], incoming: Incoming
+) -> None:
+    """Of each group by itself it is asked when the first record was written that it has not read."""
+    context = coordinator.context
 
     def done(answers: list[Reply | TidelogError]) -> None:
         entries = (answer.groups[0] for answer in answers if isinstance(answer, DescribeGroupsReply))
         incoming.reply(DescribeGroupsReply(tuple(entries)))
 
-    for name, answer in zip(request.groups, gathered(len(request.groups), done), strict=True):
-        _describe(coordinator, context, name, answer, request)
+    def heard(part: Part, answer: Answer, ends: dict[Place, Ends]) -> None:
+        view = View(coordinator.topics, context.clocks.wall_ms(), ends)
+        answer(DescribeGroupsReply((part.told(view),)))
+
+    if not parts:
+        incoming.reply(DescribeGroupsReply())
+    for part, answer in zip(parts, gathered(len(parts), done), strict=True):
+        gather_ends(
+            context,
+            coordinator.ask_broker,
+            part.committed,
+            request.timeout_ms,
+            partial(heard, part, answer),
+            with_times=True,
+        )
 
 
-def _describe_many(
-    coordinator: Coordinator, context: Context, request: DescribeGroups, incoming: Incoming
+def _tell_with_lag(
+    coordinator: Coordinator, request: DescribeGroups, parts: Sequence[Part], incoming: Incoming
 ) -> None:
     """Every leader is asked once for all of the groups; how old what they lag behind is, commits tell."""
-    places: dict[Place, Offset] = {}
-    for name in request.groups:
-        with suppress(TidelogError):  # said when its turn comes
-            group = coordinator.of_group(name).shard.committed.get(name)
-            places |= dict.fromkeys(places_of_group(group) if group is not None else (), 0)
+    context = coordinator.context
 
     def done(ends: dict[Place, Ends]) -> None:
-        entries = (_described(coordinator, context, name, ends) for name in request.groups)
-        incoming.reply(DescribeGroupsReply(tuple(entries)))
+        view = View(coordinator.topics, context.clocks.wall_ms(), ends)
+        incoming.reply(DescribeGroupsReply(tuple(part.told(view) for part in parts)))
 
+    places = {place: NO_OFFSET for part in parts for place in part.committed}
     gather_ends(context, coordinator.ask_broker, places, request.timeout_ms, done, with_times=False)
-
-
-def _describe(
-    coordinator: Coordinator, context: Context, name: str, answer: Answer, request: DescribeGroups
-) -> None:
-    """One group, as it is when its partitions' leaders have answered."""
-
-    def done(ends: dict[Place, Ends] | None) -> None:
-        answer(DescribeGroupsReply((_described(coordinator, context, name, ends),)))
-
-    try:
-        group = coordinator.of_group(name).shard.committed.get(name)
-    except TidelogError as error:
-        answer(DescribeGroupsReply((DescribedGroup(name, error.code, str(error)),)))
-        return
-    if group is None or not request.with_lag:
-        done(None)
-        return
-    offsets = {place: _committed(group, place) for place in places_of_group(group)}
-    gather_ends(context, coordinator.ask_broker, offsets, request.timeout_ms, done, with_times=True)
-
-
-def _described(
-    coordinator: Coordinator, context: Context, name: str, ends: dict[Place, Ends] | None
-) -> DescribedGroup:
-    try:
-        shard = coordinator.of_group(name).shard
-    except TidelogError as error:
-        return DescribedGroup(name, error.code, str(error))
-
-    def silent_ms(group: str, member: str) -> int:
-        return shard.silent_ms(group, member, context.clocks.now_ms())
-
-    view = View(coordinator.topics, context.clocks.wall_ms(), ends, silent_ms, context.replicas.around.me)
-    return described(shard.committed.get(name), name, view)
-
-
-def _committed(group: Group, place: Place) -> Offset:
-    state = group.offsets.get(place)
-    return state.offset if state is not None else NO_OFFSET
 
 
 def delete_groups(coordinator: Coordinator, _: Context, incoming: Incoming) -> None:

@@ -5,7 +5,7 @@ error in a reply is raised; whoever insists does so until its deadline, and is t
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeVar
 
 from tidelog.client.io.session import Session, until
@@ -17,13 +17,27 @@ from tidelog.protocol.errors import (
     UnknownServerError,
     error_of,
 )
-from tidelog.protocol.messages import FindCoordinator, FindCoordinatorReply, Reply, Request
-from tidelog.protocol.types import NO_BROKER, BrokerId
+from tidelog.protocol.messages import (
+    CommittedPartition,
+    FindCoordinator,
+    FindCoordinatorReply,
+    OffsetFetch,
+    OffsetFetchReply,
+    PartitionIndex,
+    Reply,
+    Request,
+)
+from tidelog.protocol.types import NO_BROKER, BrokerId, TopicId
 
 R = TypeVar("R", bound=Reply)
+T = TypeVar("T")
 
 FIND_MS: Final = 5000.0
 """How long one look for the coordinator may take."""
+ENTRIES: Final = 10_000
+"""How many partitions, members or groups one request names, or asks to be told of."""
+TEXT_BYTES: Final = 1024 * 1024
+"""How much text one request carries besides."""
 
 
 class AtCoordinator:
@@ -70,6 +84,33 @@ class AtCoordinator:
                 if advice(error) is Advice.FATAL or not await self._session.pause(backoff):
                     raise
 
+    async def committed(
+        self, places: Sequence[tuple[TopicId, int]] | None, deadline_ms: float
+    ) -> list[CommittedPartition]:
+        """What the group has committed of these partitions, in this order; of all, where none are named. It is asked for
+        page by page, however many there are.
+        """
+        found: list[CommittedPartition] = []
+        while places is None or len(found) < len(places):
+            request = OffsetFetch(self._group, limit=ENTRIES)
+            if places is not None:
+                asked = places[len(found) : len(found) + ENTRIES]
+                request = OffsetFetch(
+                    self._group, tuple(PartitionIndex(*place) for place in asked), limit=ENTRIES
+                )
+            elif found:
+                last = PartitionIndex(found[-1].topic_id, found[-1].index)
+                request = OffsetFetch(self._group, after=last, limit=ENTRIES)
+            reply = await self.insist(lambda _, request=request: request, OffsetFetchReply, deadline_ms)  # type: ignore[misc]
+            found += reply.partitions
+            if places is None and not reply.more:
+                break
+            if not reply.partitions:
+                raise UnknownServerError(
+                    f"of {self._group!r} there is more, its coordinator says, and does not say what"
+                )
+        return found
+
     async def _find(self, timeout_ms: float) -> BrokerId:
         async with self._looking:
             if self._broker != NO_BROKER:
@@ -93,6 +134,19 @@ class AtCoordinator:
     def _forget(self, broker: BrokerId) -> None:
         if self._broker == broker:
             self._broker = NO_BROKER
+
+
+def pieces(entries: Sequence[T], texts: Callable[[T], str] = lambda _: "") -> Iterator[Sequence[T]]:
+    """The entries, as many at a time as one request may name and, with their texts, may hold."""
+    begin = size = 0
+    for at, entry in enumerate(entries):
+        more = 4 * len(texts(entry))
+        if at > begin and (at - begin >= ENTRIES or size + more > TEXT_BYTES):
+            yield entries[begin:at]
+            begin, size = at, 0
+        size += more
+    if begin < len(entries):
+        yield entries[begin:]
 
 
 def _now_ms() -> float:

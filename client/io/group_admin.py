@@ -6,14 +6,16 @@ within its `timeout`; offsets are set only of groups without members, and the de
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from tidelog.client.admin import OffsetReset, Refusals, Target, offset_within
-from tidelog.client.io.coordinator import AtCoordinator
+from tidelog.client.io.coordinator import ENTRIES, AtCoordinator, pieces
 from tidelog.client.io.leaders import AtLeaders
 from tidelog.client.io.session import Session
-from tidelog.client.retry import Advice, advice
+from tidelog.client.retry import Advice, Backoff, advice
 from tidelog.protocol.errors import (
     CoordinatorNotAvailable,
     RequestTimedOut,
@@ -25,11 +27,16 @@ from tidelog.protocol.messages import (
     EARLIEST,
     LATEST,
     CommittedPartition,
+    DeletedGroup,
     DeleteGroupOffsets,
     DeleteGroupOffsetsReply,
     DeleteGroups,
+    DeleteGroupsReply,
     DescribedGroup,
+    DescribedMember,
+    DescribedOffset,
     DescribeGroups,
+    DescribeGroupsReply,
     FindCoordinator,
     FindCoordinatorReply,
     ListedGroup,
@@ -39,15 +46,13 @@ from tidelog.protocol.messages import (
     MetadataReply,
     OffsetCommit,
     OffsetCommitReply,
-    OffsetFetch,
-    OffsetFetchReply,
     OffsetToCommit,
     PartitionIndex,
-    Request,
 )
 from tidelog.protocol.types import NO_BROKER, BrokerId, TopicId, TopicPartition
 
-PAGE: Final = 10_000
+TOPICS: Final = 64
+"""How many topics are named at once: an answer tells all their partitions."""
 
 
 class GroupAdmin:
@@ -94,7 +99,7 @@ class GroupAdmin:
                 request.topic,
                 request.with_lag,
                 found[-1].group_id if found else "",
-                PAGE,
+                ENTRIES,
                 max(int(left_ms / 2), 1),
             )
             reply, _ = await self._session.call(broker, page, timeout_ms=left_ms)
@@ -111,15 +116,57 @@ class GroupAdmin:
     ) -> list[DescribedGroup]:
         """All about these groups, in this order: members, what each has, how far it has come, how far it is behind."""
 
-        def build(names: tuple[str, ...], timeout_ms: int) -> Request:
-            return DescribeGroups(names, with_lag, timeout_ms)
+        async def ask(broker: BrokerId, names: Sequence[str], backoff: Backoff) -> Sequence[DescribedGroup]:
+            return await self._in_full(broker, names, backoff, with_lag=with_lag)
 
-        found: dict[str, DescribedGroup] = await self._at_coordinators(groups, build, timeout)
+        found: dict[str, DescribedGroup] = await self._at_coordinators(groups, ask, timeout)
         return [found[name] for name in groups]
+
+    async def _in_full(
+        self, broker: BrokerId, names: Sequence[str], backoff: Backoff, *, with_lag: bool
+    ) -> list[DescribedGroup]:
+        """What one broker says of these groups, page by page."""
+        found: list[DescribedGroup] = []
+        members: list[DescribedMember] = []
+        offsets: list[DescribedOffset] = []
+        after = None
+        while len(found) < len(names):
+            left_ms = backoff.left_ms(_now_ms())
+            request = DescribeGroups(
+                tuple(names[len(found) : len(found) + ENTRIES]),
+                with_lag,
+                max(int(left_ms / 2), 1),
+                members[-1].member_id if members else "",
+                after,
+                ENTRIES,
+            )
+            reply, _ = await self._session.call(broker, request, timeout_ms=left_ms)
+            if not isinstance(reply, DescribeGroupsReply):
+                raise UnknownServerError(f"{type(reply).__name__} was answered to DescribeGroups")
+            if not reply.groups:
+                raise UnknownServerError(f"broker {broker} says nothing of {names[len(found)]!r}")
+            for entry in reply.groups:
+                members += entry.members
+                offsets += entry.offsets
+                if entry.more and not entry.error:
+                    after = PartitionIndex(offsets[-1].topic_id, offsets[-1].index) if offsets else None
+                    continue
+                found.append(replace(entry, members=tuple(members), offsets=tuple(offsets)))
+                members, offsets, after = [], [], None
+        return found
 
     async def delete_groups(self, *groups: str, timeout: float | None = None) -> None:
         """Forget groups that have no members, with their offsets."""
-        await self._at_coordinators(groups, DeleteGroups, timeout)
+
+        async def ask(broker: BrokerId, names: Sequence[str], backoff: Backoff) -> Sequence[DeletedGroup]:
+            left_ms = backoff.left_ms(_now_ms())
+            request = DeleteGroups(tuple(names), max(int(left_ms / 2), 1))
+            reply, _ = await self._session.call(broker, request, timeout_ms=left_ms)
+            if not isinstance(reply, DeleteGroupsReply):
+                raise UnknownServerError(f"{type(reply).__name__} was answered to DeleteGroups")
+            return reply.groups
+
+        await self._at_coordinators(groups, ask, timeout)
 
     async def delete_group_offsets(
         self, group: str, partitions: Iterable[TopicPartition], *, timeout: float | None = None
@@ -127,24 +174,27 @@ class GroupAdmin:
         """Forget what a group has committed of partitions whose topics no member of it wants."""
         deadline_ms = _now_ms() + self._group_time_ms(timeout)
         names = await self._topic_ids(partitions, deadline_ms)
-        entries = tuple(PartitionIndex(*place) for place in names)
-        reply = await AtCoordinator(self._session, group).insist(
-            lambda left_ms: DeleteGroupOffsets(group, entries, left_ms), DeleteGroupOffsetsReply, deadline_ms
-        )
-        _raise_refused(reply.partitions, names)
+        at, told = AtCoordinator(self._session, group), list[Any]()
+        for some in pieces(list(names)):
+            entries = tuple(PartitionIndex(*place) for place in some)
+            reply = await at.insist(
+                lambda left_ms, entries=entries: DeleteGroupOffsets(group, entries, left_ms),  # type: ignore[misc]
+                DeleteGroupOffsetsReply,
+                deadline_ms,
+            )
+            told += reply.partitions
+        _raise_refused(told, names)
 
     async def committed_offsets(
         self, group: str, *, timeout: float | None = None
     ) -> dict[TopicPartition, CommittedPartition]:
         """What a group has committed, of every topic that there still is."""
         deadline_ms = _now_ms() + self._group_time_ms(timeout)
-        reply = await AtCoordinator(self._session, group).insist(
-            lambda _: OffsetFetch(group), OffsetFetchReply, deadline_ms
-        )
-        names = await self._topic_names([entry.topic_id for entry in reply.partitions], deadline_ms)
+        found = await AtCoordinator(self._session, group).committed(None, deadline_ms)
+        names = await self._topic_names([entry.topic_id for entry in found], deadline_ms)
         return {
             TopicPartition(names[entry.topic_id], entry.index): entry
-            for entry in reply.partitions
+            for entry in found
             if entry.topic_id in names
         }
 
@@ -190,20 +240,24 @@ class GroupAdmin:
     ) -> None:
         names = await self._topic_ids([each.partition for each in resets], deadline_ms)
         offsets = {each.partition: each.after for each in resets}
-        entries = tuple(OffsetToCommit(*place, offsets[name]) for place, name in names.items())
-        reply = await AtCoordinator(self._session, group).insist(
-            lambda left_ms: OffsetCommit(group, entries, timeout_ms=left_ms, validate_only=dry_run),
-            OffsetCommitReply,
-            deadline_ms,
-        )
-        _raise_refused(reply.partitions, names)
+        at, told = AtCoordinator(self._session, group), list[Any]()
+        for some in pieces(list(names.items())):
+            entries = tuple(OffsetToCommit(*place, offsets[name]) for place, name in some)
+            commit = OffsetCommit(group, entries, validate_only=dry_run)
+            reply = await at.insist(
+                lambda left_ms, commit=commit: replace(commit, timeout_ms=left_ms),  # type: ignore[misc]
+                OffsetCommitReply,
+                deadline_ms,
+            )
+            told += reply.partitions
+        _raise_refused(told, names)
 
     # ── how ───────────────────────────────────────────────────────────────────────────────────────
 
     async def _at_coordinators(
         self,
         groups: Sequence[str],
-        build: Callable[[tuple[str, ...], int], Request],
+        ask: Callable[[BrokerId, Sequence[str], Backoff], Awaitable[Sequence[Any]]],
         timeout: float | None,
     ) -> dict[str, Any]:
         """The entry of each group, asked of whoever coordinates it, until it is told or the time is up."""
@@ -214,29 +268,25 @@ class GroupAdmin:
         left = list(dict.fromkeys(groups))
         while left:
             causes: dict[str, TidelogError] = {}
-            left_ms = backoff.left_ms(_now_ms())
             try:
-                by_broker = await self._coordinators(left, left_ms, causes)
-                asked = by_broker.items()
-                replies = await asyncio.gather(
-                    *(
-                        session.call(
-                            broker, build(tuple(names), max(int(left_ms / 2), 1)), timeout_ms=left_ms
-                        )
-                        for broker, names in asked
-                    ),
-                    return_exceptions=True,
-                )
+                by_broker = await self._coordinators(left, backoff.left_ms(_now_ms()), causes)
             except TidelogError as error:
-                causes = dict.fromkeys(left, error)
-                asked, replies = {}.items(), []
+                causes, by_broker = dict.fromkeys(left, error), {}
+            asked = [
+                (broker, some)
+                for broker, names in by_broker.items()
+                for some in pieces(names, lambda name: name)
+            ]
+            replies = await asyncio.gather(
+                *(ask(broker, some, backoff) for broker, some in asked), return_exceptions=True
+            )
             for (_, names), reply in zip(asked, replies, strict=True):
                 if isinstance(reply, TidelogError):
                     causes.update(dict.fromkeys(names, reply))
                     continue
                 if isinstance(reply, BaseException):
                     raise reply
-                for entry in getattr(reply[0], "groups", ()):
+                for entry in reply:
                     if entry.error:
                         causes[entry.group_id] = error_of(entry.error, entry.message or "")
                     else:
@@ -255,17 +305,18 @@ class GroupAdmin:
     async def _coordinators(
         self, groups: Sequence[str], left_ms: float, causes: dict[str, TidelogError]
     ) -> dict[BrokerId, list[str]]:
-        reply, _ = await self._session.call_any(
-            FindCoordinator(tuple(groups), max(int(left_ms), 1)), timeout_ms=left_ms
-        )
-        if not isinstance(reply, FindCoordinatorReply):
-            raise UnknownServerError(f"{type(reply).__name__} was answered to FindCoordinator")
         found: dict[BrokerId, list[str]] = {}
-        for each in reply.coordinators:
-            if each.error:
-                causes[each.key] = error_of(each.error, each.message or "")
-            else:
-                found.setdefault(each.broker_id, []).append(each.key)
+        for some in pieces(groups, lambda name: name):
+            reply, _ = await self._session.call_any(
+                FindCoordinator(tuple(some), max(int(left_ms), 1)), timeout_ms=left_ms
+            )
+            if not isinstance(reply, FindCoordinatorReply):
+                raise UnknownServerError(f"{type(reply).__name__} was answered to FindCoordinator")
+            for each in reply.coordinators:
+                if each.error:
+                    causes[each.key] = error_of(each.error, each.message or "")
+                else:
+                    found.setdefault(each.broker_id, []).append(each.key)
         unknown = [broker for broker in found if broker not in self._session.cluster.brokers]
         if unknown:
             await self._session.refresh((), newer=True)
@@ -299,15 +350,16 @@ class GroupAdmin:
         return found
 
     async def _topic_names(self, ids: Iterable[TopicId], deadline_ms: float) -> dict[TopicId, str]:
-        wanted = tuple(dict.fromkeys(ids))
-        if not wanted:
-            return {}
-        reply, _ = await self._session.call_any(
-            Metadata(ids=wanted), timeout_ms=max(deadline_ms - _now_ms(), 1.0)
-        )
-        if not isinstance(reply, MetadataReply):
-            raise UnknownServerError(f"{type(reply).__name__} was answered to Metadata")
-        return {told.topic_id: told.name for told in reply.topics if told.topic_id and not told.error}
+        wanted = list(dict.fromkeys(ids))
+        found: dict[TopicId, str] = {}
+        for at in range(0, len(wanted), TOPICS):
+            reply, _ = await self._session.call_any(
+                Metadata(ids=tuple(wanted[at : at + TOPICS])), timeout_ms=max(deadline_ms - _now_ms(), 1.0)
+            )
+            if not isinstance(reply, MetadataReply):
+                raise UnknownServerError(f"{type(reply).__name__} was answered to Metadata")
+            found |= {told.topic_id: told.name for told in reply.topics if told.topic_id and not told.error}
+        return found
 
     def _group_time_ms(self, timeout: float | None) -> float:
         return self._session.config.request_timeout_ms if timeout is None else timeout * 1000

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tidelog.client.admin import Refusals
-from tidelog.client.io.coordinator import AtCoordinator
+from tidelog.client.io.coordinator import AtCoordinator, pieces
 from tidelog.client.io.fetcher import Fetcher
 from tidelog.client.io.session import until
 from tidelog.client.membership import (
@@ -59,10 +59,7 @@ from tidelog.protocol.messages import (
     GroupHeartbeatReply,
     OffsetCommit,
     OffsetCommitReply,
-    OffsetFetch,
-    OffsetFetchReply,
     OffsetToCommit,
-    PartitionIndex,
 )
 from tidelog.protocol.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Epoch, Offset, TopicPartition
 
@@ -482,8 +479,14 @@ class GroupMember:
         """Commit these. Raises FencedMemberEpoch when something of it is not this member's any more."""
         if not offsets:
             return
+        _, sequence = self.membership.next_commit()
+        for some in pieces(list(offsets.items()), lambda each: each[1].metadata):
+            await self._commit(dict(some), sequence, deadline_ms)
+
+    async def _commit(
+        self, offsets: Mapping[TopicPartition, Commit], sequence: int, deadline_ms: float
+    ) -> None:
         membership = self.membership
-        _, sequence = membership.next_commit()
         backoff = self._client.backoff(max(deadline_ms - _now_ms(), 1.0))
         while True:
             places = self._mine(offsets)
@@ -564,11 +567,10 @@ class GroupMember:
         return {name: found[place] for name, place in places.items()}
 
     async def _fetch(self, places: Iterable[Place], deadline_ms: float) -> dict[Place, CommittedPartition]:
-        request = OffsetFetch(self.group, tuple(PartitionIndex(*place) for place in places))
         late = RequestTimedOut(f"what group {self.group!r} has committed was not told in time")
         async with until(deadline_ms, late):
-            reply = await self._at.insist(lambda _: request, OffsetFetchReply, deadline_ms)
-        return {(entry.topic_id, entry.index): entry for entry in reply.partitions}
+            found = await self._at.committed(list(places), deadline_ms)
+        return {(entry.topic_id, entry.index): entry for entry in found}
 
     # ── tasks ─────────────────────────────────────────────────────────────────────────────────────
 

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from tidelog.client.admin import Refusals
 from tidelog.client.io.connections import again
+from tidelog.client.io.coordinator import pieces
 from tidelog.client.io.session import Session, until
 from tidelog.client.retry import Advice, advice
 from tidelog.protocol.errors import (
@@ -83,7 +84,11 @@ class AtLeaders:
         while left:
             by_leader = await self._by_leader(left, deadline_s)
             timeout_ms = max(int((deadline_s - loop.time()) * 1000), 1)
-            calls = [self._ask(leader, asked, build, timeout_ms) for leader, asked in by_leader.items()]
+            calls = [
+                self._ask(leader, some, build, timeout_ms)
+                for leader, asked in by_leader.items()
+                for some in pieces(asked)
+            ]
             await asyncio.gather(*calls)
             left = [where for where in left if where not in self._done and where not in self._failed]
             if not left or not await session.pause(backoff):

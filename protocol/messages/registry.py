@@ -27,16 +27,13 @@ from tidelog.protocol.messages.cluster import (
 )
 from tidelog.protocol.messages.connection import Hello, Refused
 from tidelog.protocol.messages.fetch import EndWait, Fetch
-from tidelog.protocol.messages.groups import (
+from tidelog.protocol.messages.group_overview import (
     DeleteGroupOffsets,
     DeleteGroups,
     DescribeGroups,
-    FindCoordinator,
-    GroupHeartbeat,
     ListGroups,
-    OffsetCommit,
-    OffsetFetch,
 )
+from tidelog.protocol.messages.groups import FindCoordinator, GroupHeartbeat, OffsetCommit, OffsetFetch
 from tidelog.protocol.messages.metadata import Metadata
 from tidelog.protocol.messages.offsets import DeleteRecords, EpochEnds, ListOffsets
 from tidelog.protocol.messages.overview import DescribeCluster, PlanMoves
