@@ -2,7 +2,8 @@
 
 A figure means something beside its reference, which the same run has taken: the ratio is the figure. Goals
 are those of the design; a goal that is missed stays in the table. `--record` keeps a run as evidence, which
-counts as long as the code that it ran is unchanged (`--standing`).
+counts as long as the code that it ran is unchanged (`--standing`). Each bench is kept when it is complete:
+`--resume` goes on behind the last one.
 """
 
 import argparse
@@ -13,18 +14,20 @@ import signal
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT))
 
-from scripts.benches import evidence, table  # noqa: E402
+from scripts.benches import evidence, growth, table  # noqa: E402
 from scripts.benches.all import BENCHES  # noqa: E402
-from scripts.benches.measure import Settings, run  # noqa: E402
+from scripts.benches.measure import Bench, Measured, Settings, run  # noqa: E402
 
 from tidelog.protocol.io import tune_malloc  # noqa: E402
 
 EVIDENCE = ROOT / "docs/evidence/bench.json"
+PICTURES = ROOT / "docs/growth"
 
 
 def main(arguments: list[str]) -> int:
@@ -35,39 +38,74 @@ def main(arguments: list[str]) -> int:
     if options.standing:
         print(table.standing(evidence.standing(EVIDENCE, ROOT)))
         return 0
-    unknown = sorted(set(options.names) - {bench.name for bench in BENCHES})
-    if unknown:
-        names = ", ".join(bench.name for bench in BENCHES)
-        print(f"bench: there is no {', '.join(unknown)}; there are: {names}", file=sys.stderr)
+    if options.pictures:
+        print("\n".join(growth.write_pictures(evidence.entries(EVIDENCE), PICTURES)))
+        return 0
+    try:
+        benches = _named(options.names)
+    except LookupError as error:
+        print(f"bench: {error}", file=sys.stderr)
         return 2
-    if options.record and options.quick:
+    record = options.record or options.resume
+    if record and options.quick:
         print("bench: a quick run shows that it works, and is no evidence", file=sys.stderr)
         return 2
-    benches = [bench for bench in BENCHES if not options.names or bench.name in options.names]
     # A stop is a stop, and what was made is removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     tune_malloc()  # as the product's processes do
+    _measure(benches, options, EVIDENCE if record else None)
+    return 0
+
+
+def _measure(benches: list[Bench], options: argparse.Namespace, record: Path | None) -> None:
+    """Take one bench after the other; what is complete is kept, whatever becomes of the next one."""
     began, before = time.perf_counter(), evidence.codes(benches, ROOT)
-    measured = []
-    with tempfile.TemporaryDirectory(prefix="tidelog-bench-", dir=options.directory) as directory:
-        settings = Settings(Path(directory), options.rounds, options.quick)
+    kept = evidence.entries(record) if record else []
+    measured: list[Measured] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="tidelog-bench-", dir=options.directory) as directory,
+        ExitStack() as shared,
+    ):
+        settings = Settings(Path(directory), options.rounds, options.quick, shared=shared)
+        if options.resume:
+            benches = _not_yet(benches, settings)
         for bench in benches:
             measured.append(run(bench, settings))
             print(table.of(measured[-1]), flush=True)
-    command = _command(options)
-    entry = evidence.entry(measured, settings, command, time.perf_counter() - began, before, ROOT)
-    if options.json:
-        Path(options.json).write_text(json.dumps(entry, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    if options.record:
-        evidence.append(EVIDENCE, entry)
-    return 0
+            took_s = time.perf_counter() - began
+            entry = evidence.entry(measured, settings, _command(options), took_s, before, ROOT)
+            if options.json:
+                text = json.dumps(entry, indent=1, ensure_ascii=False)
+                Path(options.json).write_text(text + "\n", "utf-8")
+            if record:
+                evidence.write(record, [*kept, entry])
+                growth.write_pictures([*kept, entry], PICTURES)
+
+
+def _named(names: list[str]) -> list[Bench]:
+    """The benches of these names, and all sections of a bench that has some; none: all."""
+    found = {name: [one for one in BENCHES if name in (one.name, one.part_of)] for name in names}
+    unknown = sorted(name for name, those in found.items() if not those)
+    if unknown:
+        there = ", ".join(bench.name for bench in BENCHES)
+        raise LookupError(f"there is no {', '.join(unknown)}; there are: {there}")
+    wanted = {one.name for those in found.values() for one in those}
+    return [bench for bench in BENCHES if not names or bench.name in wanted]
+
+
+def _not_yet(benches: list[Bench], settings: Settings) -> list[Bench]:
+    """Those of which no kept run counts."""
+    done = evidence.measured_already(benches, settings, EVIDENCE, ROOT)
+    if done:
+        print(f"bench: measured already: {', '.join(sorted(done))}", file=sys.stderr)
+    return [bench for bench in benches if bench.name not in done]
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="scripts/bench",
         description="Measures tidelog next to what this machine can do at best.",
-        epilog="\n".join(f"  {bench.name:10} {bench.about}" for bench in BENCHES),
+        epilog="\n".join(f"  {bench.name:17} {bench.about}" for bench in BENCHES),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="benches to run (all)")
@@ -75,7 +113,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=_rounds, default=7, metavar="N", help="rounds to take (7)")
     parser.add_argument("--json", metavar="FILE", help="write the run there")
     parser.add_argument("--record", action="store_true", help="add the run to docs/evidence/bench.json")
+    parser.add_argument(
+        "--resume", action="store_true", help="as --record, but only what no kept run of today's code has"
+    )
     parser.add_argument("--standing", action="store_true", help="only tell which evidence still counts")
+    parser.add_argument("--pictures", action="store_true", help="only draw docs/growth from the kept runs")
     parser.add_argument(
         "--directory",
         metavar="DIR",

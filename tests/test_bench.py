@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scripts import bench as command
 from scripts.benches import evidence, table
 from scripts.benches.all import BENCHES
 from scripts.benches.measure import (
@@ -168,6 +169,78 @@ def test_the_evidence_that_is_kept_can_be_read() -> None:
         assert one.bench in {each.name for each in BENCHES}
 
 
+# ── a run that is taken up again ──────────────────────────────────────────────────────────────────────
+
+
+def kept_benches(rounds: int, **more: Any) -> dict[str, Any]:
+    """A run of one bench by today's code on this machine."""
+    modules = evidence.modules_of(COUNTING)
+    row = {"name": "a row", "rounds": [1.0] * rounds}
+    bench = {"modules": modules, "code": evidence.code(modules, ROOT), "rows": [row]}
+    head = {"date": "today", "commit": "c0ffee", "machine": evidence.machine()}
+    return {**head, "benches": {"counting": bench}, **more}
+
+
+@pytest.mark.parametrize(
+    ("rounds", "again"), [(3, set()), (2, {"counting"})], ids=["enough rounds", "too few rounds"]
+)
+def test_what_was_measured_in_enough_rounds_is_not_measured_again(
+    tmp_path: Path, rounds: int, again: set[str]
+) -> None:
+    file = tmp_path / "bench.json"
+    evidence.append(file, kept_benches(rounds))
+    done = evidence.measured_already([COUNTING], Settings(tmp_path, rounds=3), file, ROOT)
+    assert {"counting"} - done == again
+
+
+def test_what_another_machine_or_other_code_has_measured_is_measured_again(tmp_path: Path) -> None:
+    file, settings = tmp_path / "bench.json", Settings(tmp_path, rounds=3)
+    evidence.append(file, kept_benches(3, machine={**evidence.machine(), "cores": 96}))
+    assert evidence.measured_already([COUNTING], settings, file, ROOT) == set()
+    older = kept_benches(3)
+    older["benches"]["counting"]["code"] = "other code"
+    evidence.append(file, older)
+    assert evidence.measured_already([COUNTING], settings, file, ROOT) == set()
+
+
+def test_a_bench_that_takes_fewer_rounds_at_most_is_done_with_those(tmp_path: Path) -> None:
+    once = Bench("counting", "counts", (ROW,), begin_counting, rounds_max=1)
+    evidence.append(tmp_path / "bench.json", kept_benches(1))
+    done = evidence.measured_already([once], Settings(tmp_path, rounds=7), tmp_path / "bench.json", ROOT)
+    assert done == {"counting"}
+
+
+def test_a_run_that_is_cut_has_kept_what_was_complete_and_resume_does_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command in this process, with benches that count; the second one is cut the first time."""
+    takes: list[str] = []
+
+    def counting(name: str) -> Bench:
+        @contextmanager
+        def begin_named(_settings: Settings) -> Iterator[Round]:
+            takes.append(name)
+            if takes == ["one", "two"]:
+                raise KeyboardInterrupt
+            yield lambda number: {"figure": number, "reference": 2}
+
+        return Bench(name, "counts", (ROW,), begin_named, rounds_max=1, part_of="all")
+
+    file = tmp_path / "bench.json"
+    monkeypatch.setattr(command, "BENCHES", tuple(map(counting, ("one", "two", "three"))))
+    monkeypatch.setattr(command, "EVIDENCE", file)
+    monkeypatch.setattr(command, "PICTURES", tmp_path / "growth")
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    with pytest.raises(KeyboardInterrupt):
+        command.main(["all", "--record", "--directory", str(tmp_path)])
+    assert [list(run["benches"]) for run in evidence.entries(file)] == [["one"]]
+    assert command.main(["all", "--resume", "--directory", str(tmp_path)]) == 0
+    assert takes == ["one", "two", "two", "three"]
+    assert [list(run["benches"]) for run in evidence.entries(file)] == [["one"], ["two", "three"]]
+    assert command.main(["all", "--resume", "--directory", str(tmp_path)]) == 0
+    assert takes == ["one", "two", "two", "three"]
+
+
 # ── the command ───────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -211,7 +284,12 @@ def test_a_server_of_a_bench_ends_with_its_stdin() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("arguments", "said"), [(["no-such"], "there is no no-such"), (["--quick", "--record"], "no evidence")]
+    ("arguments", "said"),
+    [
+        (["no-such"], "there is no no-such"),
+        (["--quick", "--record"], "no evidence"),
+        (["--quick", "--resume"], "no evidence"),
+    ],
 )
 def test_what_cannot_be_measured_is_refused_in_a_line(arguments: list[str], said: str) -> None:
     done = bench(*arguments)

@@ -12,6 +12,8 @@ from scripts.benches import (
     frames,
     group_commit,
     groups,
+    growth_cluster,
+    growth_log,
     machines,
     many,
     opening,
@@ -19,6 +21,7 @@ from scripts.benches import (
     read,
     rpc,
     spark,
+    spark_memory,
     spark_streams,
     steps,
 )
@@ -45,4 +48,9 @@ BENCHES: tuple[Bench, ...] = (
     groups.BENCH,
     spark.BENCH,
     spark_streams.BENCH,
+    spark_memory.BENCH,
+    growth_cluster.BY_PARTITIONS,
+    growth_cluster.BY_RECORDS,
+    growth_cluster.BY_PRODUCERS,
+    growth_log.BENCH,
 )

@@ -3,6 +3,8 @@
 An entry carries, per bench, one checksum of every file that the bench's module reaches by imports: the
 product's, and the bench's own. The same walk over today's tree gives the same checksum, or the entry is
 history. An entry says nothing about who took it: cores, system and versions are what a reader needs.
+
+A run is kept bench by bench, so that one that is cut has not been in vain: the next one goes on with what is missing.
 """
 
 import ast
@@ -11,8 +13,9 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
@@ -71,18 +74,36 @@ def machine() -> dict[str, Any]:
 
 def append(path: Path, kept: dict[str, Any]) -> None:
     """Add a run to the file."""
-    entries = _read(path)
-    entries.append(kept)
+    write(path, [*entries(path), kept])
+
+
+def write(path: Path, runs: Iterable[dict[str, Any]]) -> None:
+    """These are the runs that are kept; whoever is interrupted leaves the file as it was, or as it will be."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = ",\n".join(_lines(one) for one in entries)
-    path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    lines = ",\n".join(_lines(one) for one in runs)
+    new = path.with_suffix(".new")
+    new.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    new.replace(path)
+
+
+def measured_already(benches: Iterable[Bench], settings: Settings, path: Path, root: Path) -> set[str]:
+    """Which benches need not run again: by today's code, on a machine like this, in as many rounds they have."""
+    like_this = [kept for kept in entries(path) if kept["machine"] == machine()]
+    found = set()
+    for bench in benches:
+        now = code(modules_of(bench), root)
+        taken = [kept["benches"][bench.name] for kept in like_this if bench.name in kept["benches"]]
+        rounds = min(settings.rounds, bench.rounds_max)
+        if any(one["code"] == now and len(one["rows"][0]["rounds"]) >= rounds for one in taken):
+            found.add(bench.name)
+    return found
 
 
 def standing(path: Path, root: Path) -> list[Standing]:
     """Every bench of every kept run, oldest first, and whether it counts."""
     return [
         Standing(kept["date"], kept["commit"], name, bench["code"] == code(bench["modules"], root))
-        for kept in _read(path)
+        for kept in entries(path)
         for name, bench in kept["benches"].items()
     ]
 
@@ -104,13 +125,15 @@ def reached(modules: Iterable[str], root: Path) -> set[str]:
         if file is None or file in found:
             continue
         found.add(file)
-        waiting += _imports(ast.parse((root / file).read_text(encoding="utf-8")))
+        waiting += _imports((root / file).read_text(encoding="utf-8"))
     return found
 
 
-def _imports(tree: ast.Module) -> Iterator[str]:
-    """Everything that may be a module, its packages included."""
-    for node in ast.walk(tree):
+@cache
+def _imports(source: str) -> tuple[str, ...]:
+    """Everything that may be a module, its packages included; most files are looked at for every bench."""
+    found: list[str] = []
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -119,7 +142,8 @@ def _imports(tree: ast.Module) -> Iterator[str]:
             continue
         for name in names:
             parts = name.split(".")
-            yield from (".".join(parts[:length]) for length in range(1, len(parts) + 1))
+            found += (".".join(parts[:length]) for length in range(1, len(parts) + 1))
+    return tuple(dict.fromkeys(found))
 
 
 def _file(module: str, root: Path) -> str | None:
@@ -178,7 +202,8 @@ def _short(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
+def entries(path: Path) -> list[dict[str, Any]]:
+    """All runs that are kept, oldest first."""
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
 
 

@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -69,6 +69,8 @@ class Settings:
     """For function only: as little as shows that it works."""
     children: set[int] = field(default_factory=set)
     """Our own processes, whose load is not foreign."""
+    shared: ExitStack = field(default_factory=ExitStack)
+    """Ends what benches of one run share, when all of them are done."""
 
     def count(self, full: int, quick: int) -> int:
         """How often something is done."""
@@ -87,6 +89,8 @@ class Bench:
     """Where a round takes long, a few must do."""
     also_runs: tuple[str, ...] = ()
     """Modules whose code runs in processes of its own."""
+    part_of: str = ""
+    """The name of all sections together, of which each is measured, kept and taken up again by itself."""
 
 
 @dataclass(frozen=True, slots=True)

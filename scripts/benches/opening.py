@@ -15,7 +15,7 @@ import asyncio
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -35,6 +35,9 @@ SLICE_S = 0.002
 BATCH = 64 << 10
 FLUSH_EVERY = 64 << 20
 _SEALED = 9
+
+Lay = Callable[[Path, int, int], int]
+"""Makes a segment in that directory, from that offset, of that many bytes; the offset behind it."""
 
 
 class _Watched:
@@ -155,20 +158,26 @@ class Died:
         return open_watched(self.directory, Checkpointed(self.recovery_point, 0), self.config)
 
 
-def _large(directory: Path, settings: Settings) -> Died:
-    """Ten segments of 1 GB, batches of 64 KB, a tail of 64 MiB."""
+def _lay(directory: Path, base: int, size: int) -> int:
+    return lay_segment(directory, base, size // BATCH, BATCH)
+
+
+def large(
+    directory: Path, settings: Settings, *, sealed: int = _SEALED, lay: Lay = _lay, short: bool = False
+) -> Died:
+    """So many segments of 1 GB in sparse files and a real one with a tail of 64 MiB; `short`: with as much before it."""
     config = LogConfig(segment_bytes=settings.count(1 << 30, 1 << 20))
     died, end = Died(directory, config), 0
     directory.mkdir()
-    for _ in range(_SEALED):
-        end = lay_segment(directory, end, config.segment_bytes // BATCH, BATCH)
+    for _ in range(sealed):
+        end = lay(directory, end, config.segment_bytes)
     log = opened(open_directory(str(directory)), Checkpointed(end, 0), config)
     log.close()
     log = opened(open_directory(str(directory)), Checkpointed(end, 0, clean=True), config)
     tail = settings.count(FLUSH_EVERY, BATCH * 2)
-    whole = config.segment_bytes - BATCH
+    whole = tail * 2 if short else config.segment_bytes - BATCH
     batches = client_batches(whole // (BATCH - 4096) + 2, BATCH - 1024)
-    died.live(log, batches, whole - tail - BATCH, tail)
+    died.live(log, batches, whole - tail - (0 if short else BATCH), tail)
     return died
 
 
@@ -188,7 +197,7 @@ def _begin(settings: Settings) -> Iterator[Round]:
     directory = settings.directory / "opening"
     directory.mkdir()
     try:
-        large, small = _large(directory / "large", settings), _small(directory / "small", settings)
+        ten, small = large(directory / "large", settings), _small(directory / "small", settings)
 
         def take(_number: int) -> Readings:
             readings: Readings = {}
@@ -198,20 +207,20 @@ def _begin(settings: Settings) -> Iterator[Round]:
                 readings[f"{name} stall"] = watched.stall_ms
                 readings[f"{name} step"] = watched.step_ms
 
-            crashed = large.open()
+            crashed = ten.open()
             note("killed", crashed)
             crashed.log.close()
             end = crashed.log.end_offset
-            clean = open_watched(large.directory, Checkpointed(end, 0, clean=True), large.config)
+            clean = open_watched(ten.directory, Checkpointed(end, 0, clean=True), ten.config)
             note("stopped", clean)
             clean.log.abandon()
-            forgotten = large.forget()
+            forgotten = ten.forget()
             note("rebuilt", forgotten)
             forgotten.log.abandon()
             crashed = small.open()
             note("small", crashed)
             crashed.log.abandon()
-            readings["rewrite"] = _rewrite(directory / "rewrite", settings)
+            readings["rewrite"] = rewrite(directory / "rewrite", settings)
             return readings
 
         yield take
@@ -219,7 +228,7 @@ def _begin(settings: Settings) -> Iterator[Round]:
         shutil.rmtree(directory)
 
 
-def _rewrite(path: Path, settings: Settings) -> float:
+def rewrite(path: Path, settings: Settings) -> float:
     """Seconds to write a tail's bytes and force them to the disk: what recovery cannot do without."""
     piece = bytes(1 << 20)
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -113,10 +113,10 @@ async def _idle(directory: Path, settings: Settings) -> Readings:
 
 async def _cost(pids: dict[str, int], seconds: float, name: str) -> Readings:
     brokers = [pid for node, pid in pids.items() if node[0] == "b"]
-    before, began = {pid: _cpu_s(pid) for pid in pids.values()}, time.perf_counter()
+    before, began = {pid: cpu_s(pid) for pid in pids.values()}, time.perf_counter()
     await asyncio.sleep(seconds)
     wall = time.perf_counter() - began
-    spent = {pid: (_cpu_s(pid) - before[pid]) / wall * 100 for pid in before}
+    spent = {pid: (cpu_s(pid) - before[pid]) / wall * 100 for pid in before}
     return {
         f"{name} rss": max(_rss(pid) for pid in brokers) / 1e6,
         f"{name} broker": max(spent[pid] for pid in brokers),
@@ -124,7 +124,8 @@ async def _cost(pids: dict[str, int], seconds: float, name: str) -> Readings:
     }
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s(pid: int) -> float:
+    """CPU time that it has used."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / _TICK
 

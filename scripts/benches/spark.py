@@ -3,6 +3,7 @@
     arrow      a Python data source that yields ready-made Arrow batches from memory: the limit of the API
     tuples     one that yields the same rows as tuples
     parquet    Spark's own reader, in the JVM, over files with the same rows
+    kafka      Spark's JVM connector, where it is at hand (`spark_kafka`)
 
 All of them have Kafka's columns with keys of 8 and values of 100 bytes, and as many tasks. The topic is read from one
 broker, a process of its own, over loopback; what is measured is the wall time of a query on a session that is warm.
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scripts.benches import spark_kafka
 from scripts.benches.measure import Bench, Goal, Readings, Round, Row, Settings, interleave
 from scripts.benches.spark_session import spark_beside, worker_mb
 
@@ -101,6 +103,7 @@ class _Frames:
         for source in _sources():
             spark.dataSource.register(source)
         self.topic().write.parquet(self._files)
+        self._kafka = spark_kafka.Kafka(spark, self.topic()) if spark_kafka.at_hand() else None
 
     def topic(self, schema: str | None = None) -> "DataFrame":
         from tidelog.spark import read_topic  # noqa: PLC0415
@@ -112,7 +115,8 @@ class _Frames:
         def load(name: str) -> "DataFrame":
             return self._spark.read.format(name).option("records", self._records).load()
 
-        return {
+        kafka = {"kafka": self._kafka.read} if self._kafka is not None else {}
+        return kafka | {
             "topic": self.topic,
             "arrow": lambda: load("arrow_in_memory"),
             "tuples": lambda: load("tuples_in_memory"),
@@ -126,7 +130,7 @@ def _count(frame: "DataFrame") -> None:
 
 
 def _read(frame: "DataFrame") -> None:
-    """Of Parquet only what is used, so all columns are."""
+    """Of what the JVM reads only what is used, so all columns are."""
     frame.write.format("noop").mode("overwrite").save()
 
 
@@ -160,7 +164,7 @@ async def _fill(cluster: Cluster, records: int) -> None:
 
 @contextmanager
 def _begin(settings: Settings) -> Iterator[Round]:
-    records = settings.count(RECORDS, 40_000)
+    records = settings.count(RECORDS, 4000)
     with spark_beside(settings) as beside:
         beside.runner.run(_fill(beside.cluster, records))
         frames = _Frames(beside.spark, beside.cluster.bootstrap, records, settings.directory)
@@ -178,7 +182,7 @@ def _take(number: int, frames: _Frames, spark: "SparkSession", bootstrap: str, r
 
     probes: dict[str, Callable[[], float]] = {}
     for name, load in frames.all().items():
-        count = _read if name == "parquet" else _count
+        count = _read if name in ("parquet", "kafka") else _count
         probes[f"count {name}"] = rate(lambda load=load, count=count: count(load()))  # type: ignore[misc]
         probes[f"aggregation {name}"] = rate(lambda load=load: _aggregate(load()))  # type: ignore[misc]
     probes["two columns"] = rate(lambda: _count(frames.topic("offset bigint, value binary")))
@@ -192,6 +196,13 @@ _OF_TUPLES = Goal("ratio", True, 3.0, "GOALS S10")
 _OF_STREAM = Goal("ratio", True, 0.6, "GOALS S11")
 _UNIT = "M rows/s"
 
+
+def _beside_kafka(what: str, name: str) -> Row:
+    if spark_kafka.at_hand():
+        return Row(f"{what}, beside Kafka's connector", _UNIT, f"{name} topic", f"{name} kafka", "kafka, JVM")
+    return Row(f"{what}, beside Kafka's connector ({spark_kafka.ABSENT})", _UNIT, f"{name} topic")
+
+
 ROWS = (
     Row("all columns, beside Arrow", _UNIT, "count topic", "count arrow", "arrow", _OF_ARROW),
     Row("all columns, beside tuples", _UNIT, "count topic", "count tuples", "tuples", _OF_TUPLES),
@@ -199,6 +210,8 @@ ROWS = (
     Row("aggregation, beside Arrow", _UNIT, "aggregation topic", "aggregation arrow", "arrow", _OF_ARROW),
     Row("aggregation, beside tuples", _UNIT, "aggregation topic", "aggregation tuples", "tuples", _OF_TUPLES),
     Row("aggregation, beside files", _UNIT, "aggregation topic", "aggregation parquet", "parquet"),
+    _beside_kafka("all columns", "count"),
+    _beside_kafka("aggregation", "aggregation"),
     Row("two columns", _UNIT, "two columns", "count topic", "all columns"),
     Row("a stream's micro-batch", _UNIT, "stream", "count arrow", "arrow", _OF_STREAM),
     Row("the largest Python worker", "MB", "worker"),

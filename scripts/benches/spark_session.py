@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scripts.benches import spark_kafka as kafka
 from scripts.benches.measure import Settings
 
 from tidelog.testing.cluster import Cluster
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parents[2]
+_SESSION = {"spark.ui.showConsoleProgress": "false"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +29,26 @@ class Beside:
     spark: "SparkSession"
 
 
+_kept: dict[int, Beside] = {}
+"""Of quick runs, by their settings."""
+
+
 @contextmanager
 def spark_beside(settings: Settings) -> Iterator[Beside]:
-    """Begin both, and end both."""
+    """Begin both, and end both; benches of a quick run share them, for a JVM takes long to start."""
+    if not settings.quick:
+        with _begun(settings) as beside:
+            yield beside
+        return
+    beside_all = _kept.get(id(settings))
+    if beside_all is None:
+        settings.shared.callback(_kept.pop, id(settings), None)
+        beside_all = _kept[id(settings)] = settings.shared.enter_context(_begun(settings))
+    yield beside_all
+
+
+@contextmanager
+def _begun(settings: Settings) -> Iterator[Beside]:
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     from pyspark import SparkContext  # noqa: PLC0415 -- only these benches need Spark
 
@@ -39,7 +58,7 @@ def spark_beside(settings: Settings) -> Iterator[Beside]:
         cluster = runner.run(Cluster(1, processes=True, directory=settings.directory / "spark").__aenter__())
         try:
             with _talk_to(settings.directory / "spark.log"):
-                spark = local_session(2, "bench", settings={"spark.ui.showConsoleProgress": "false"})
+                spark = local_session(2, "bench", settings=_SESSION | kafka.session(), quick=settings.quick)
             spark.sparkContext.setLogLevel("ERROR")
             gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 -- Spark does not end its JVM itself
             try:

@@ -1,9 +1,8 @@
-"""How soon a record is in a micro-batch, how fast a stream goes on while others write, and what a worker needs.
+"""How soon a record is in a micro-batch, and how fast a stream goes on while others write.
 
 latency      from before `send` until `foreachBatch` has the row on the driver; beside it, what a micro-batch of Spark's
              own `rate` source takes from its trigger to its end, with the same `foreachBatch`
 sustained    rows a second of a query that has to keep up with a producer at full speed, until it has caught up
-memory       the largest Python worker that reads one partition in one task: a tenth of it, and then the whole
 """
 
 import asyncio
@@ -15,8 +14,8 @@ from random import Random
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from scripts.benches.measure import Bench, Goal, Readings, Round, Row, Settings
-from scripts.benches.spark_session import Beside, spark_beside, worker_mb
+from scripts.benches.measure import Bench, Readings, Round, Row, Settings
+from scripts.benches.spark_session import Beside, spark_beside
 
 from tidelog.client.admin import NewTopic
 from tidelog.testing.failover import percentile
@@ -24,12 +23,9 @@ from tidelog.testing.failover import percentile
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-LARGE_BYTES = 10 << 30
 SENDS = 60
 LIVE_RECORDS = 3_000_000
 PATIENCE_S = 300.0
-_VALUE = b"." * 1024
-_MANY = 1000
 
 
 def _until(condition: Callable[[], bool], what: str) -> None:
@@ -63,7 +59,7 @@ def _latencies(beside: Beside, topic: str, sends: int) -> list[float]:
                 await producer.send(topic, value, partition=0)
         return sent
 
-    beside.runner.run(_make(beside, topic, 1))
+    beside.runner.run(make(beside, topic, 1))
     frame = read_stream(beside.spark, topic, cluster.bootstrap, startingOffsets="earliest")
     query = frame.writeStream.foreachBatch(take).start()
     try:
@@ -98,14 +94,15 @@ def _sustained(beside: Beside, topic: str, records: int) -> float:
     from tidelog.spark import read_stream  # noqa: PLC0415
 
     cluster = beside.cluster
-    beside.runner.run(_make(beside, topic, 4))
+    beside.runner.run(make(beside, topic, 4))
     first, stop = threading.Event(), threading.Event()
 
     async def write() -> None:
+        step = min(10_000, records)
         async with cluster.client() as client, client.producer(batch_size=256 << 10) as producer:
-            for begin in range(0, records, 10 * _MANY):
-                values = [b"%0100d" % number for number in range(begin, begin + 10 * _MANY)]
-                await producer.send_many(topic, values, partition=begin // (10 * _MANY) % 4)
+            for begin in range(0, records, step):
+                values = [b"%0100d" % number for number in range(begin, begin + step)]
+                await producer.send_many(topic, values, partition=begin // step % 4)
                 first.set()
                 if stop.is_set():
                     return
@@ -127,55 +124,23 @@ def _sustained(beside: Beside, topic: str, records: int) -> float:
         query.stop()
 
 
-async def _make(beside: Beside, topic: str, partitions: int) -> None:
+async def make(beside: Beside, topic: str, partitions: int) -> None:
+    """A topic."""
     async with beside.cluster.client() as client:
         await client.admin.create_topics(NewTopic(topic, partitions, 1))
-
-
-async def _fill(beside: Beside, topic: str, size: int) -> int:
-    """One partition of that size; how many records it has."""
-    await _make(beside, topic, 1)
-    count = max(size // len(_VALUE) // _MANY, 10) * _MANY
-    async with beside.cluster.client() as client, client.producer(batch_size=1 << 20) as producer:
-        for _ in range(count // _MANY):
-            await producer.send_many(topic, [_VALUE] * _MANY, partition=0)
-    return count
-
-
-def _memory(beside: Beside, size: int) -> tuple[float, float]:
-    """Megabytes: over a tenth, and over all of it."""
-    from tidelog.spark import read_topic  # noqa: PLC0415
-
-    count = beside.runner.run(_fill(beside, "large", size))
-    peaks = []
-    for end in (count // 10, count):
-        frame = read_topic(
-            beside.spark,
-            "large",
-            beside.cluster.bootstrap,
-            endingOffsets=f'{{"large":{{"0":{end}}}}}',
-            minPartitions=1,
-            maxRecordsPerPartition=count,
-        )
-        assert frame.count() == end
-        peaks.append(worker_mb())
-    return peaks[0], peaks[1]
 
 
 @contextmanager
 def _begin(settings: Settings) -> Iterator[Round]:
     with spark_beside(settings) as beside:
-        tenth, whole = _memory(beside, settings.count(LARGE_BYTES, 40 << 20))
 
         def take(number: int) -> Readings:
-            found = _latencies(beside, f"latency-{number}", settings.count(SENDS, 5))
+            found = _latencies(beside, f"latency-{number}", settings.count(SENDS, 2))
             return {
                 "p50": percentile(found, 0.5),
                 "p95": percentile(found, 0.95),
                 "bare": _bare_ms(beside, settings.count(6, 1)),
-                "live": _sustained(beside, f"live-{number}", settings.count(LIVE_RECORDS, 40_000)),
-                "tenth": tenth,
-                "whole": whole,
+                "live": _sustained(beside, f"live-{number}", settings.count(LIVE_RECORDS, 4000)),
             }
 
         yield take
@@ -183,21 +148,14 @@ def _begin(settings: Settings) -> Iterator[Round]:
 
 BENCH = Bench(
     "streams",
-    "a topic as a stream of Spark's: latency, rate, memory (wall time)",
+    "a topic as a stream of Spark's: latency and rate (wall time)",
     (
         Row("from `send` to a row in foreachBatch, median", "ms", "p50", "bare", "a bare micro-batch"),
         Row("... 95 of 100", "ms", "p95", "bare", "a bare micro-batch"),
         Row("sustained while a producer writes", "M rows/s", "live"),
-        Row(
-            "a worker over one partition of 10 GB",
-            "MB",
-            "whole",
-            "tenth",
-            "over 1 GB of it",
-            Goal("ratio", False, 1.2, "issue 9"),
-        ),
     ),
     _begin,
     rounds_max=5,
+    part_of="streams",
     also_runs=("tidelog.spark.scan", "tidelog.broker.broker"),
 )
