@@ -9,6 +9,7 @@ for.
 """
 
 import asyncio
+import atexit
 import concurrent.futures
 import os
 import threading
@@ -21,6 +22,8 @@ from tidelog.protocol.io.runner import fastest_loop, tune_malloc
 T = TypeVar("T")
 
 CLIENT_ID: Final = "tidelog-spark"
+_END_S: Final = 5.0
+"""How long the thread has to end."""
 
 
 class Address(NamedTuple):
@@ -42,6 +45,22 @@ class Portal:
         self._loop = fastest_loop()()
         self._thread = threading.Thread(target=self._loop.run_forever, name="tidelog-spark", daemon=True)
         self._thread.start()
+        atexit.register(self.end)
+
+    def end(self) -> None:
+        """Cancel what is under way and end the thread, in bounded time: none may run while the interpreter ends."""
+        if self.process != os.getpid() or not self._thread.is_alive():
+            return  # a fork has the object, and no thread
+        asyncio.run_coroutine_threadsafe(self._cancel_all(), self._loop)
+        self._thread.join(_END_S)
+
+    async def _cancel_all(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_END_S / 2)
+        self._loop.call_soon(self._loop.stop)
 
     def submit(self, work: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T]":
         """Begin it; the future has its result."""

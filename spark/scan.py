@@ -11,6 +11,7 @@ What it keeps true:
 import asyncio
 import gc
 import logging
+import sys
 import time
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -242,8 +243,9 @@ def read(options: ReadOptions, spans: Sequence[Span], schema: StructType) -> Ite
             ahead = here.submit(scan.next())
             yield from chunks
     finally:
-        ahead.cancel()
-        here.run(_ended(scan))
+        if not sys.is_finalizing():  # by then the portal has ended, and with it what was under way
+            ahead.cancel()
+            here.run(_ended(scan))
 
 
 async def _ended(scan: Scan) -> None:

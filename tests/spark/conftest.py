@@ -9,6 +9,7 @@ from collections.abc import Coroutine, Iterator
 from importlib.util import find_spec
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.request import urlopen
 
 import pytest
 
@@ -34,7 +35,10 @@ class World:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self._numbers = count()
-        self.cluster = Cluster(3, processes=True)
+        self.cluster = Cluster(3, processes=True, racks=["rack-1", "rack-2", "rack-3"])
+        self.cluster._settings["b"]["http.listener"] = (
+            "127.0.0.1:0"  # no setting of a node, but of its process
+        )
         self.client: Client
 
     def begin(self) -> None:
@@ -88,6 +92,14 @@ class World:
                     if records[-1].offset + 1 >= ends[name].offset:
                         left.discard(name)
         return found
+
+    def sent_bytes(self, broker: int) -> int:
+        """What that broker has sent to those who connected to it, since it started."""
+        http = self.cluster.nodes[f"b{broker}"].process.about["http"]  # type: ignore[attr-defined]
+        with urlopen(f"http://{http}/metrics", timeout=10) as page:
+            lines = page.read().decode().splitlines()
+        [line] = [line for line in lines if line.startswith("tidelog_broker_sent_bytes_total")]
+        return int(float(line.split()[-1]))
 
     def trim(self, topic: str, before: int, partition: int = 0) -> None:
         """Delete what is below that offset."""
