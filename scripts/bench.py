@@ -16,11 +16,12 @@ import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT))
 
-from scripts.benches import evidence, growth, table  # noqa: E402
+from scripts.benches import evidence, front_page, growth, table  # noqa: E402
 from scripts.benches.all import BENCHES  # noqa: E402
 from scripts.benches.measure import Bench, Measured, Settings, run  # noqa: E402
 
@@ -28,6 +29,7 @@ from tidelog.protocol.io import tune_malloc  # noqa: E402
 
 EVIDENCE = ROOT / "docs/evidence/bench.json"
 PICTURES = ROOT / "docs/growth"
+README = ROOT / "README.md"
 
 
 def main(arguments: list[str]) -> int:
@@ -38,8 +40,8 @@ def main(arguments: list[str]) -> int:
     if options.standing:
         print(table.standing(evidence.standing(EVIDENCE, ROOT)))
         return 0
-    if options.pictures:
-        print("\n".join(growth.write_pictures(evidence.entries(EVIDENCE), PICTURES)))
+    if options.pages:
+        _write_pages(evidence.entries(EVIDENCE))
         return 0
     try:
         benches = _named(options.names)
@@ -79,7 +81,13 @@ def _measure(benches: list[Bench], options: argparse.Namespace, record: Path | N
                 Path(options.json).write_text(text + "\n", "utf-8")
             if record:
                 evidence.write(record, [*kept, entry])
-                growth.write_pictures([*kept, entry], PICTURES)
+                _write_pages([*kept, entry])
+
+
+def _write_pages(runs: list[dict[str, Any]]) -> None:
+    """What shows the kept runs to others."""
+    growth.write_pictures(runs, PICTURES)
+    front_page.write(README, runs)
 
 
 def _named(names: list[str]) -> list[Bench]:
@@ -117,7 +125,9 @@ def _parser() -> argparse.ArgumentParser:
         "--resume", action="store_true", help="as --record, but only what no kept run of today's code has"
     )
     parser.add_argument("--standing", action="store_true", help="only tell which evidence still counts")
-    parser.add_argument("--pictures", action="store_true", help="only draw docs/growth from the kept runs")
+    parser.add_argument(
+        "--pages", action="store_true", help="only write docs/growth and README's figures from the kept runs"
+    )
     parser.add_argument(
         "--directory",
         metavar="DIR",

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from scripts import bench as command
-from scripts.benches import evidence, table
+from scripts.benches import evidence, front_page, table
 from scripts.benches.all import BENCHES
 from scripts.benches.measure import (
     Bench,
@@ -230,6 +230,8 @@ def test_a_run_that_is_cut_has_kept_what_was_complete_and_resume_does_the_rest(
     monkeypatch.setattr(command, "BENCHES", tuple(map(counting, ("one", "two", "three"))))
     monkeypatch.setattr(command, "EVIDENCE", file)
     monkeypatch.setattr(command, "PICTURES", tmp_path / "growth")
+    monkeypatch.setattr(command, "README", tmp_path / "README.md")
+    (tmp_path / "README.md").write_text(f"{front_page.BEGIN}{front_page.END}")
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     with pytest.raises(KeyboardInterrupt):
         command.main(["all", "--record", "--directory", str(tmp_path)])

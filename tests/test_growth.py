@@ -148,7 +148,7 @@ def test_the_last_run_of_a_section_is_drawn_and_a_section_without_one_is_not() -
 
 
 def test_the_pictures_in_docs_are_those_of_the_kept_runs() -> None:
-    """`scripts/bench --pictures` draws them."""
+    """`scripts/bench --pages` draws them."""
     directory = ROOT / "docs/growth"
     there = {file.name: file.read_text("utf-8") for file in sorted(directory.glob("*.svg"))}
     assert there == dict(growth.pictures(evidence.entries(ROOT / "docs/evidence/bench.json")))

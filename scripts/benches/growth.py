@@ -6,7 +6,7 @@
     growth-log          logs of 1 to 100 GB, sparse: opened, read at the end, looked up by time
 
 Each section takes its own references, is kept by itself, and has its pictures in docs/growth: drawn from what was kept last
-(`scripts/bench --pictures`), with the day, the commit and the load of others below.
+(`scripts/bench --pages`), with the day, the commit and the load of others below.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
