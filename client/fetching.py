@@ -132,7 +132,7 @@ class Fetching:
             if name not in self.readers:
                 reader = self.readers[name] = Reader(name, question)
                 if question is None:
-                    self._begin(reader)
+                    self.begin(reader)
 
     def unassign(self, names: Iterable[TopicPartition]) -> None:
         """Read these no more."""
@@ -140,7 +140,7 @@ class Fetching:
             reader = self.readers.pop(name)
             reader.version += 1
 
-    def _begin(self, reader: Reader) -> None:
+    def begin(self, reader: Reader) -> None:
         """It has no position: by `auto_offset_reset`."""
         question = _POLICIES.get(self._config.auto_offset_reset)
         reader.seek(NO_OFFSET, question)

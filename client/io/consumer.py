@@ -6,7 +6,8 @@
         records = await consumer.getmany(timeout=1)          # lists, by partition
 
 Without a group it reads all partitions of its topics, or those that it is assigned, and keeps its positions to itself.
-With one (`group="g"`) it reads those that the group gives it, see `groups`.
+With one (`group="g"`) it reads those that the group gives it, see `groups`, or those that it is assigned, and keeps its
+positions with the group, see `alone`.
 
 What it keeps true:
 
@@ -23,10 +24,20 @@ from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
+from tidelog.client.arguments import (
+    GivenPartition,
+    offset_of,
+    partition_of,
+    partitions_of,
+    times_of,
+    topics_of,
+)
 from tidelog.client.cluster import Changes
 from tidelog.client.hand import Hand
+from tidelog.client.io.alone import Alone
 from tidelog.client.io.fetcher import Fetcher
-from tidelog.client.io.groups import GroupMember, Hands, Listener, ToCommit, commits
+from tidelog.client.io.group_offsets import ToCommit, commits
+from tidelog.client.io.groups import GroupMember, Hands, Listener
 from tidelog.client.io.leaders import AtLeaders
 from tidelog.client.io.session import CLOSE_TIMEOUT_S, INTERRUPTED_S, interrupted
 from tidelog.client.io.subscription import Subscription
@@ -47,6 +58,9 @@ _BREATH_COLUMNS: Final = 10_000
 """The same of records that nobody makes objects of."""
 
 
+_NAMED: Final = 5
+
+
 class OffsetAndTimestamp(NamedTuple):
     """A record that was looked for by its time."""
 
@@ -60,6 +74,7 @@ class Consumer:
     _new_hand: type[Hand] = Hand
 
     def __init__(self, client: "Session", topics: Iterable[str], config: ConsumerConfig) -> None:
+        names = topics_of(topics)
         self.config = config
         self._client = client
         self._fetcher = Fetcher(client, config, self._learn)
@@ -72,11 +87,13 @@ class Consumer:
         self._unwatch = client.watch(self._cluster_changed)
         client.register(self)
         self._group: GroupMember | None = None
+        self._alone: Alone | None = None
+        """In place of `_group`, since partitions were assigned."""
         if config.group is not None:
             hand = self._hand
             hands = Hands(self._begin, hand.withdraw, hand.drop, hand.processed, hand.placed)
             self._group = GroupMember(client, config, self._fetcher, hands)
-        self._names = list(topics)
+        self._names = names
         """What the group is still to be told."""
         if self._group is None:
             self._subscription.want(self._names)
@@ -111,15 +128,20 @@ class Consumer:
         share. In a group listeners that are given take the place of those before.
         """
         self._check_open()
+        names = topics_of(topics)
         listeners = {"on_assigned": on_assigned, "on_revoked": on_revoked, "on_lost": on_lost}
+        if self._alone is not None:
+            raise InvalidRequest(
+                f"group={self.config.group!r}: partitions were assigned to this consumer: another one may subscribe"
+            )
         if self._group is not None:
             self._names = []
-            self._group.subscribe(topics, listeners)
+            self._group.subscribe(names, listeners)
             return
         if any(listeners.values()):
             raise InvalidRequest("listeners are for members of a group; say which by group=")
         self._hand.drop_all()
-        self._subscription.want(topics)
+        self._subscription.want(names)
         self._subscription.discover()
 
     def unsubscribe(self) -> None:
@@ -128,32 +150,54 @@ class Consumer:
         if self._group is not None:
             self.subscribe()
             return
+        if self._alone is not None:
+            self._alone.leave(self.assignment())
         self._hand.drop_all()
         self._subscription.want(())
 
-    def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
-        """Read these partitions and no others; positions of those that were read before stay."""
+    def assign(self, partitions: Iterable[GivenPartition]) -> None:
+        """Read these partitions and no others; positions of those that were read before stay.
+
+        With `group=` each is read from where the group has committed it. This consumer is no member then: it commits as
+        long as the group has none, and is refused otherwise (NonEmptyGroup).
+        """
         self._check_open()
+        wanted = dict.fromkeys(partitions_of(partitions, "assign"))
         if self._group is not None:
-            raise InvalidRequest(
-                f"group={self.config.group!r}: it says who reads what; to choose leave it out"
-            )
-        wanted = dict.fromkeys(TopicPartition(*each) for each in partitions)
+            self._alone, self._group = self._choose(self._group), None
+        new = [name for name in wanted if name not in self._fetching.readers]
+        if self._alone is not None:
+            self._alone.leave(self.assignment() - wanted.keys())
         self._hand.only(wanted)
+        if self._alone is not None:
+            self._alone.begin(new)
         self._subscription.want([name.topic for name in wanted], by_hand=True)
         self._subscription.discover()
+
+    def _choose(self, group: GroupMember) -> Alone:
+        """Who has neither topics nor what only members have may choose."""
+        if group.begun or self._names:
+            raise InvalidRequest(
+                f"group={self.config.group!r} says which partitions of its topics this consumer reads: "
+                "to choose them leave the topics out"
+            )
+        alone = ConsumerConfig.__dataclass_fields__
+        for name in ("instance_id", "assignor", "on_assigned", "on_revoked", "on_lost"):
+            if getattr(self.config, name) != alone[name].default:
+                raise InvalidRequest(f"{name}: it is for members of a group, and who assigns is none")
+        return Alone(self._client, self.config, self._fetcher, self._hand.processed)
 
     def assignment(self) -> set[TopicPartition]:
         """What is read."""
         return set(self._fetching.readers)
 
-    def pause(self, *partitions: TopicPartition | tuple[str, int]) -> None:
+    def pause(self, *partitions: GivenPartition) -> None:
         """Give no records of these for a while; without arguments of none at all."""
         self._hand.put_back()
         for reader in self._readers(partitions):
             reader.paused = True
 
-    def resume(self, *partitions: TopicPartition | tuple[str, int]) -> None:
+    def resume(self, *partitions: GivenPartition) -> None:
         """Give records of these again; without arguments of all."""
         for reader in self._readers(partitions):
             reader.paused = False
@@ -163,39 +207,38 @@ class Consumer:
         """Those that are paused."""
         return {name for name, reader in self._fetching.readers.items() if reader.paused}
 
-    def _readers(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> list[Reader]:
+    def _readers(self, partitions: Iterable[GivenPartition]) -> list[Reader]:
         self._check_open()
         found = [self._reader(each) for each in partitions]
         return found or list(self._fetching.readers.values())
 
-    def _reader(self, partition: TopicPartition | tuple[str, int]) -> Reader:
-        name = TopicPartition(*partition)
+    def _reader(self, partition: GivenPartition) -> Reader:
+        name = partition_of(partition)
         reader = self._fetching.readers.get(name)
         if reader is None:
-            raise InvalidRequest(f"{name} is not assigned to this consumer")
+            has = ", ".join(str(each) for each in list(self._fetching.readers)[:_NAMED]) or "nothing"
+            more = ", ..." if len(self._fetching.readers) > _NAMED else ""
+            raise InvalidRequest(f"{name} is not assigned to this consumer, which reads {has}{more}")
         return reader
 
     # ── where ─────────────────────────────────────────────────────────────────────────────────────
 
-    def seek(self, partition: TopicPartition | tuple[str, int], offset: Offset) -> None:
+    def seek(self, partition: GivenPartition, offset: Offset) -> None:
         """Go on at that offset."""
         self._check_open()
-        if offset < 0:
-            raise InvalidRequest(
-                f"offset {offset}: offsets begin at 0; see seek_to_beginning and seek_to_end"
-            )
-        self._hand.seek(self._reader(partition), offset)
+        reader = self._reader(partition)
+        self._hand.seek(reader, offset_of(reader.name, offset))
         self._fetcher.stir()
 
-    async def seek_to_beginning(self, *partitions: TopicPartition | tuple[str, int]) -> None:
+    async def seek_to_beginning(self, *partitions: GivenPartition) -> None:
         """Go on at the first offset that there is; without arguments in all partitions."""
         await self._seek_where(partitions, EARLIEST)
 
-    async def seek_to_end(self, *partitions: TopicPartition | tuple[str, int]) -> None:
+    async def seek_to_end(self, *partitions: GivenPartition) -> None:
         """Go on behind the last committed record; without arguments in all partitions."""
         await self._seek_where(partitions, LATEST)
 
-    async def _seek_where(self, partitions: Iterable[TopicPartition | tuple[str, int]], which: int) -> None:
+    async def _seek_where(self, partitions: Iterable[GivenPartition], which: int) -> None:
         await self._ready()
         readers = self._readers(partitions)
         for reader in readers:
@@ -203,7 +246,7 @@ class Consumer:
         self._fetcher.stir()
         await self._until_placed(readers)
 
-    async def position(self, partition: TopicPartition | tuple[str, int]) -> Offset:
+    async def position(self, partition: GivenPartition) -> Offset:
         """The offset of the next record of that partition."""
         await self._ready()
         reader = self._reader(partition)
@@ -217,7 +260,7 @@ class Consumer:
         await self._until_placed(readers)
         names = [reader.name for reader in readers]
         ends = await self._list_offsets(dict.fromkeys(names, LATEST))
-        committed = await self.committed(*names) if self._group is not None else {}
+        committed = await self.committed(*names) if self.config.group is not None else {}
         return {
             name: self._told(reader, ends[name].offset, committed.get(name))
             for name, reader in zip(names, readers, strict=True)
@@ -249,25 +292,22 @@ class Consumer:
                         f"{reader.name}: its position is not known after {self.config.default_api_timeout_ms} ms"
                     )
 
-    async def beginning_offsets(
-        self, partitions: Iterable[TopicPartition | tuple[str, int]]
-    ) -> dict[TopicPartition, Offset]:
+    async def beginning_offsets(self, partitions: Iterable[GivenPartition]) -> dict[TopicPartition, Offset]:
         """The first offset of each of these."""
-        found = await self._list_offsets({TopicPartition(*each): EARLIEST for each in partitions})
+        names = partitions_of(partitions, "beginning_offsets")
+        found = await self._list_offsets(dict.fromkeys(names, EARLIEST))
         return {name: answer.offset for name, answer in found.items()}
 
-    async def end_offsets(
-        self, partitions: Iterable[TopicPartition | tuple[str, int]]
-    ) -> dict[TopicPartition, Offset]:
+    async def end_offsets(self, partitions: Iterable[GivenPartition]) -> dict[TopicPartition, Offset]:
         """The offset behind the last committed record of each of these."""
-        found = await self._list_offsets({TopicPartition(*each): LATEST for each in partitions})
+        found = await self._list_offsets(dict.fromkeys(partitions_of(partitions, "end_offsets"), LATEST))
         return {name: answer.offset for name, answer in found.items()}
 
     async def offsets_for_times(
         self, times_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record of each at that time or later; None where there is none."""
-        found = await self._list_offsets({TopicPartition(*each): at for each, at in times_ms.items()})
+        found = await self._list_offsets(times_of(times_ms))
         return {
             name: None if answer.offset == NO_OFFSET else OffsetAndTimestamp(answer.offset, answer.timestamp)
             for name, answer in found.items()
@@ -292,10 +332,11 @@ class Consumer:
         or, by default, behind all that was given out. From then on nothing is committed by itself, unless
         `enable_auto_commit=True`.
 
-        Raises FencedMemberEpoch for partitions that others have by now.
+        Raises FencedMemberEpoch for partitions that others have by now; NonEmptyGroup when this is no member, for
+        partitions were assigned, and others are.
         """
         group = self._group_of("commit")
-        if group.state != "leaving":  # `on_revoked` may commit while the consumer closes
+        if not (isinstance(group, GroupMember) and group.state == "leaving"):  # `on_revoked` may commit then
             self._check()
         if self.config.enable_auto_commit is None:
             group.automatic = False
@@ -304,20 +345,19 @@ class Consumer:
             what = {name: offset for name, offset in places.items() if offset != NO_OFFSET}
         await group.commit(commits(what), self._deadline_ms())
 
-    async def committed(
-        self, *partitions: TopicPartition | tuple[str, int]
-    ) -> dict[TopicPartition, Offset | None]:
+    async def committed(self, *partitions: GivenPartition) -> dict[TopicPartition, Offset | None]:
         """What the group has committed of these, or of all that this one reads; None: nothing."""
         self._check()
         group = self._group_of("committed")
-        names = [TopicPartition(*each) for each in partitions] or list(group.places)
+        names = [partition_of(each) for each in partitions] or list(group.places)
         found = await group.committed(names, self._deadline_ms())
         return {name: None if it.offset == NO_OFFSET else it.offset for name, it in found.items()}
 
-    def _group_of(self, verb: str) -> GroupMember:
-        if self._group is None:
+    def _group_of(self, verb: str) -> GroupMember | Alone:
+        group = self._group or self._alone
+        if group is None:
             raise InvalidRequest(f"{verb}: this consumer is in no group; say which by group=")
-        return self._group
+        return group
 
     def _deadline_ms(self) -> float:
         return _now_s() * 1000 + self.config.default_api_timeout_ms
@@ -375,7 +415,7 @@ class Consumer:
 
     async def getmany(
         self,
-        *partitions: TopicPartition | tuple[str, int],
+        *partitions: GivenPartition,
         timeout: float = 0.0,
         max_records: int | None = None,
     ) -> dict[TopicPartition, list[Record]]:
@@ -383,10 +423,9 @@ class Consumer:
         self._finished()
         await self._ready()
         await self._breathe()
-        only = {TopicPartition(*each) for each in partitions}
+        only = {partition_of(each) for each in partitions}
         left = self.config.max_poll_records if max_records is None else max_records
-        if left < 1:
-            raise InvalidRequest(f"max_records={left}: at least one")
+        _check_count(left)
         deadline_s = _now_s() + timeout
         found: dict[TopicPartition, list[Record]] = {}
         while left:
@@ -408,6 +447,8 @@ class Consumer:
 
         Ends when nothing has come for `timeout` seconds; without it, when the consumer is closed.
         """
+        if max_records is not None:
+            _check_count(max_records)
         self._finished()
         await self._ready()
         while True:
@@ -494,6 +535,8 @@ class Consumer:
     async def _close(self) -> None:
         if self._group is not None:
             await self._group.close(min(self._patience_s, self._client.patience_s))
+        elif self._alone is not None:
+            await self._alone.close(min(self._patience_s, self._client.patience_s))
         self._unwatch()
         self._client.unregister(self)
         self._hand.drop_all()
@@ -529,6 +572,11 @@ class Consumer:
             self._group.learn(name)
         else:
             self._subscription.learn(name)
+
+
+def _check_count(max_records: object) -> None:
+    if type(max_records) is not int or max_records < 1:
+        raise InvalidRequest(f"max_records={max_records!r}: a whole number, at least one")
 
 
 def _now_s() -> float:

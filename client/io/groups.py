@@ -24,9 +24,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tidelog.client.admin import Refusals
-from tidelog.client.io.coordinator import AtCoordinator, pieces
+from tidelog.client.io.coordinator import pieces
 from tidelog.client.io.fetcher import Fetcher
-from tidelog.client.io.session import until
+from tidelog.client.io.group_offsets import CLOSE_COMMIT_S, Commit, GroupOffsets, to_commit
 from tidelog.client.membership import (
     REJOINS,
     Assigned,
@@ -40,17 +40,17 @@ from tidelog.client.membership import (
     Standing,
 )
 from tidelog.client.options import ConsumerConfig
-from tidelog.client.records import Record
 from tidelog.client.retry import Advice, advice
 from tidelog.protocol.errors import (
+    ClientClosed,
     CoordinatorNotAvailable,
     FencedInstanceId,
     FencedMemberEpoch,
-    InvalidRequest,
     RequestTimedOut,
     StaleMemberEpoch,
     TidelogError,
     UnknownServerError,
+    UnknownTopicOrPartition,
 )
 from tidelog.protocol.messages import (
     EARLIEST,
@@ -59,9 +59,8 @@ from tidelog.protocol.messages import (
     GroupHeartbeatReply,
     OffsetCommit,
     OffsetCommitReply,
-    OffsetToCommit,
 )
-from tidelog.protocol.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Epoch, Offset, TopicPartition
+from tidelog.protocol.types import NO_EPOCH, NO_OFFSET, Offset, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.client.io.session import Session
@@ -75,7 +74,6 @@ ANSWER_MS: Final = 5000
 CLOSE_S: Final = 10.0
 """How long the farewell may take; after that the session's end is the farewell."""
 CLOSE_APART_S: Final = 1.0
-CLOSE_COMMIT_S: Final = 5.0
 FETCH_S: Final = 5.0
 PATIENCE: Final = 0.75
 """The part of the rebalance time-out for which it is waited for the application."""
@@ -100,35 +98,8 @@ class Hands:
     """How much of it was given to the application; -1: unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """How far one partition was consumed."""
-
-    offset: Offset
-    metadata: str = ""
-    timestamp_ms: int = NO_TIMESTAMP
-    """Of the last record that was consumed."""
-    leader_epoch: Epoch = NO_EPOCH
-    """In which it was written: by it a log is known that has lost it since."""
-
-
 Listener: TypeAlias = Callable[..., object]
 """A function, or a coroutine function, that is told of partitions in a list."""
-ToCommit: TypeAlias = Record | Mapping[TopicPartition, int | tuple[int, str]] | None
-"""What may be committed: all before the next record, or offsets, with metadata if wanted."""
-
-
-def commits(what: Record | Mapping[TopicPartition, int | tuple[int, str]]) -> dict[TopicPartition, Commit]:
-    """As they are sent."""
-    if isinstance(what, Record):
-        return {TopicPartition(what.topic, what.partition): Commit(what.offset + 1, "", what.timestamp_ms)}
-    found = {}
-    for name, given in what.items():
-        offset, metadata = given if isinstance(given, tuple) else (given, "")
-        if offset < 0:
-            raise InvalidRequest(f"{name}: offset {offset}: offsets begin at 0")
-        found[TopicPartition(*name)] = Commit(offset, metadata)
-    return found
 
 
 class GroupMember:
@@ -164,7 +135,8 @@ class GroupMember:
         self._client = client
         self._fetcher = fetcher
         self._hands = hands
-        self._at = AtCoordinator(client, config.group)
+        self._offsets = GroupOffsets(client, config.group)
+        self._at = self._offsets.at
         self._committed: dict[Place, Offset] = {}
         """What was committed last, as far as is known here."""
         self._changed = asyncio.Event()
@@ -180,7 +152,7 @@ class GroupMember:
 
     # ── what the application wants ────────────────────────────────────────────────────────────────
 
-    def subscribe(self, topics: Iterable[str], listeners: Mapping[str, Listener | None]) -> None:
+    def subscribe(self, topics: Collection[str], listeners: Mapping[str, Listener | None]) -> None:
         """Consume these topics from now on, and tell these listeners, if there are new ones."""
         self.listeners.update({name: each for name, each in listeners.items() if each is not None})
         begins = self.membership.standing is Standing.APART
@@ -190,7 +162,20 @@ class GroupMember:
             _ = self._spawn(self._keep_heartbeating())
             self._serving = self._spawn(self._keep_serving())
             _ = self._spawn(self._keep_committing())
+        _ = self._spawn(self._look_for(list(topics)))
         self._look()
+
+    async def _look_for(self, topics: Collection[str]) -> None:
+        """Tell of those that there are not. They are waited for, but most such names are mistyped."""
+        for name in topics:
+            try:
+                await self._client.topic(name)
+            except UnknownTopicOrPartition as error:
+                logger.warning("group.topic_missing group=%s reason=%s: it is waited for", self.group, error)
+            except ClientClosed:
+                return
+            except TidelogError as error:
+                logger.info("group.topic_not_looked_at group=%s topic=%s reason=%s", self.group, name, error)
 
     def learn(self, name: str) -> None:
         """More is known of the topic: who leads it. What becomes of one that is gone, the coordinator says."""
@@ -205,9 +190,14 @@ class GroupMember:
         self._asked.set()
 
     @property
+    def begun(self) -> bool:
+        """Whether it has ever wanted to be a member."""
+        return self.membership.standing is not Standing.APART
+
+    @property
     def joining(self) -> bool:
         """Whether it wants to be a member, and never was one."""
-        return not self.joined and self.membership.standing is not Standing.APART
+        return not self.joined and self.begun
 
     @property
     def state(self) -> str:
@@ -372,7 +362,7 @@ class GroupMember:
         backoff = self._client.backoff()
         while wanted := sorted(place for place in places if self._has(place) and place not in starts):
             try:
-                found = await self._fetch(wanted, _now_ms() + FETCH_S * 1000)
+                found = await self._offsets.fetch(wanted, _now_ms() + FETCH_S * 1000)
             except TidelogError as error:
                 if advice(error) is Advice.FATAL:
                     raise
@@ -494,10 +484,7 @@ class GroupMember:
             left_ms = max(deadline_ms - _now_ms(), 1.0)
             request = OffsetCommit(
                 self.group,
-                tuple(
-                    OffsetToCommit(*place, each.offset, each.leader_epoch, each.metadata, each.timestamp_ms)
-                    for place, each in sorted(places.items())
-                ),
+                to_commit(places),
                 membership.member.member_id,
                 epoch,
                 membership.member.instance_id,
@@ -553,24 +540,7 @@ class GroupMember:
         self, names: Iterable[TopicPartition], deadline_ms: float
     ) -> dict[TopicPartition, CommittedPartition]:
         """What the group has committed of these."""
-        places: dict[TopicPartition, Place] = {}
-        for name in names:
-            mine = self.places.get(name)
-            left_s = max(deadline_ms - _now_ms(), 1.0) / 1000
-            topic_id = mine[0] if mine else (await self._client.topic(name.topic, timeout=left_s)).id
-            places[name] = topic_id, name.partition
-        found = await self._fetch(list(places.values()), deadline_ms) if places else {}
-        refusals = Refusals()
-        for name, place in places.items():
-            refusals.look(str(name), found[place].error, found[place].message)
-        refusals.raise_any(len(places))
-        return {name: found[place] for name, place in places.items()}
-
-    async def _fetch(self, places: Iterable[Place], deadline_ms: float) -> dict[Place, CommittedPartition]:
-        late = RequestTimedOut(f"what group {self.group!r} has committed was not told in time")
-        async with until(deadline_ms, late):
-            found = await self._at.committed(list(places), deadline_ms)
-        return {(entry.topic_id, entry.index): entry for entry in found}
+        return await self._offsets.committed(names, self.places, deadline_ms)
 
     # ── tasks ─────────────────────────────────────────────────────────────────────────────────────
 

@@ -201,3 +201,56 @@ def test_members_of_a_group_whose_brokers_die_share_without_loss(seed: int) -> N
         cluster.pass_time(1)
         assert run.wrong == []
         assert run.looked > 10
+
+
+class Reader:
+    """An application that has chosen its partitions itself, and that ends and begins anew now and then."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.rng = Random(run.rng.getrandbits(32))
+        self.done = False
+        self.failures: list[TidelogError] = []
+
+    async def live(self) -> None:
+        """Process until all is read, in many lives."""
+        async with self.run.client() as client:
+            while not self.run.is_read():
+                try:
+                    await self.read(client)
+                except TidelogError as error:
+                    self.failures.append(error)
+        self.done = True
+
+    async def read(self, client: Client) -> None:
+        """One life: it begins where the one before has committed."""
+        consumer = client.consumer(group="g", auto_offset_reset="earliest", auto_commit_interval_ms=200)
+        consumer.assign([("orders", index) for index in range(PARTITIONS)])
+        async with consumer:
+            for _ in range(self.rng.randint(5, 30)):
+                found = await consumer.getmany(timeout=0.2, max_records=self.rng.randint(1, 30))
+                await asyncio.sleep(self.rng.uniform(0, 0.05))
+                for name, records in found.items():
+                    self.run.processed[name.partition].update(record.offset for record in records)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_who_chooses_partitions_goes_on_where_it_was_though_brokers_die(seed: int) -> None:
+    with running(seed) as run:
+        cluster, rng, reader = run.cluster, run.rng, Reader(run)
+        run.stage.run(run.prepare)
+        run.stage.host.spawn(reader.live())
+        run.stage.host.spawn(run.look())
+        for _ in range(3):
+            victim = rng.choice(cluster.alive())
+            cluster.hosts[victim].kill()
+            cluster.pass_time(rng.uniform(0.2, 3))
+            cluster.start(victim)
+            cluster.pass_time(rng.uniform(0.5, 3))
+        cluster.until(lambda: reader.done, 60)
+        cluster.until(lambda: sum(run.committed.values()) == PARTITIONS * RECORDS, 10)
+        run.stopping = True
+        cluster.pass_time(1)
+        assert reader.failures == []
+        assert run.wrong == []
+        assert run.looked > 3

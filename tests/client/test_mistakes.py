@@ -1,5 +1,6 @@
 """Mistakes that everybody makes once: each is answered at once, by a sentence that says what was expected."""
 
+import inspect
 import warnings
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -8,7 +9,14 @@ import pytest
 
 import tidelog
 from tests.client.nodes import Cluster
-from tidelog.protocol.errors import InvalidConfig, InvalidRecord, InvalidRequest, TidelogError, Unsupported
+from tidelog.protocol.errors import (
+    InvalidConfig,
+    InvalidRecord,
+    InvalidRequest,
+    TidelogError,
+    UnknownTopicOrPartition,
+    Unsupported,
+)
 
 
 @pytest.fixture
@@ -58,6 +66,111 @@ async def test_a_record_that_cannot_be_is_refused_and_nothing_is_sent(client: ti
                 await call(producer)
         assert producer.metrics()["producer_batches_outstanding"] == 0
         assert (await producer.send("t", b"v", partition=0)).offset == 0
+
+
+PAIR = r"give TopicPartition\(topic, number\), or such a pair, as \('orders', 0\)"
+READ: list[tuple[Callable[[Any], Any], str]] = [
+    (lambda c: c.assign("t"), r"assign takes a list of partitions, as \[\('orders', 0\)\], not 't'"),
+    (lambda c: c.assign(tidelog.TopicPartition("t", 0)), r"assign takes a list .* not TopicPartition"),
+    (lambda c: c.assign(5), "assign takes a list .* not 5"),
+    (lambda c: c.assign(None), "assign takes a list .* not None"),
+    (
+        lambda c: c.assign(["t"]),
+        r"'t' is no partition: give TopicPartition\('t', 0\), or the pair \('t', 0\)",
+    ),
+    (lambda c: c.assign([5]), f"5 is no partition: {PAIR}"),
+    (lambda c: c.assign([("t",)]), f"is no partition: {PAIR}"),
+    (lambda c: c.assign([("t", 0, 1)]), f"is no partition: {PAIR}"),
+    (lambda c: c.assign([(0, "t")]), f"is no partition: {PAIR}"),
+    (lambda c: c.assign([("t", "0")]), "its number is a whole number, not '0'"),
+    (lambda c: c.assign([("t", True)]), "its number is a whole number, not True"),
+    (lambda c: c.assign([("t", -1)]), "their numbers begin at 0"),
+    (lambda c: c.seek("t", 0), "'t' is no partition"),
+    (lambda c: c.seek(0, 0), f"0 is no partition: {PAIR}"),
+    (lambda c: c.seek(("t", 7), 0), "t-7 is not assigned to this consumer, which reads t-0"),
+    (
+        lambda c: c.seek(("t", 0), -1),
+        "t-0: offset -1: offsets begin at 0; see seek_to_beginning and seek_to_end",
+    ),
+    (lambda c: c.seek(("t", 0), "5"), "t-0: an offset is a whole number, not '5'"),
+    (lambda c: c.seek(("t", 0), 2**63), "t-0: offset 9223372036854775808"),
+    (lambda c: c.seek(("t", 0), None), "an offset is a whole number, not None"),
+    (lambda c: c.seek_to_beginning("t"), "'t' is no partition"),
+    (lambda c: c.seek_to_end(("t", 7)), "t-7 is not assigned"),
+    (lambda c: c.position("t"), "'t' is no partition"),
+    (lambda c: c.position(("t", 7)), "t-7 is not assigned"),
+    (lambda c: c.pause("t"), "'t' is no partition"),
+    (lambda c: c.pause([("t", 0)]), f"is no partition: {PAIR}"),
+    (lambda c: c.pause(("t", 7)), "t-7 is not assigned"),
+    (lambda c: c.resume(0), "0 is no partition"),
+    (lambda c: c.resume(("t", 7)), "t-7 is not assigned"),
+    (lambda c: c.getmany("t"), "'t' is no partition"),
+    (lambda c: c.getmany(max_records=0), "max_records=0: a whole number, at least one"),
+    (lambda c: c.getmany(max_records="5"), "max_records='5': a whole number"),
+    (lambda c: anext(c.batches(max_records=-1)), "max_records=-1: a whole number, at least one"),
+    (lambda c: c.beginning_offsets("t"), "beginning_offsets takes a list of partitions"),
+    (lambda c: c.beginning_offsets(["t"]), "'t' is no partition"),
+    (lambda c: c.end_offsets(("t", 0)), r"end_offsets takes a list of partitions, .* not \('t', 0\)"),
+    (lambda c: c.offsets_for_times([("t", 0)]), "offsets_for_times takes times by partition"),
+    (lambda c: c.offsets_for_times({"t": 0}), "'t' is no partition"),
+    (lambda c: c.offsets_for_times({("t", 0): "now"}), "t-0: a time is milliseconds since 1970, not 'now'"),
+    (
+        lambda c: c.commit("t"),
+        r"commit takes a record, or offsets by partition, as \{\('orders', 0\): 7\}, not 't'",
+    ),
+    (lambda c: c.commit([("t", 0)]), "commit takes a record, or offsets by partition"),
+    (lambda c: c.commit({"t": 0}), "'t' is no partition"),
+    (lambda c: c.commit({("t", 0): -1}), "t-0: offset -1: offsets begin at 0"),
+    (lambda c: c.commit({("t", 0): "5"}), "t-0: an offset is a whole number, not '5'"),
+    (lambda c: c.commit({("t", 0): (5, b"x")}), "t-0: what is said with an offset is text, not b'x'"),
+    (lambda c: c.committed("t"), "'t' is no partition"),
+    (lambda c: c.committed(0), "0 is no partition"),
+]
+
+
+async def test_a_partition_or_an_offset_that_cannot_be_is_refused_in_words(client: tidelog.Client) -> None:
+    """Each method of a consumer, with what people hand in by mistake; nothing has changed after it."""
+    async with client.consumer(group="g") as consumer:
+        consumer.assign([("t", 0)])
+        for call, words in READ:
+            with pytest.raises(InvalidRequest, match=words):  # noqa: PT012 -- some are awaited
+                result = call(consumer)
+                if inspect.isawaitable(result):
+                    await result
+        assert consumer.assignment() == {tidelog.TopicPartition("t", 0)}
+        assert consumer.paused() == set()
+
+
+async def test_a_partition_that_is_not_there_is_told_with_how_many_there_are(client: tidelog.Client) -> None:
+    async with client.consumer() as consumer:
+        for ask in (consumer.beginning_offsets, consumer.end_offsets):
+            with pytest.raises(UnknownTopicOrPartition, match="there is no partition t-7: t has 2"):
+                await ask([("t", 7)])
+        with pytest.raises(UnknownTopicOrPartition, match="there is no partition t-7: t has 2"):
+            await consumer.offsets_for_times({tidelog.TopicPartition("t", 7): 0})
+        consumer.assign([("t", 7)])
+        with pytest.raises(UnknownTopicOrPartition, match="t-7: the topic has 2 partitions"):
+            await anext(consumer)
+
+
+@pytest.mark.parametrize(
+    ("topics", "words"),
+    [
+        ((5,), "a topic's name is text, not 5"),
+        ((b"t",), "a topic's name is text, not b't'"),
+        ((None,), "a topic's name is text, not None"),
+        (("",), "a topic's name is text, not ''"),
+        ((["t", "u"],), r"topics are given one by one: \('t', 'u'\), not in a list"),
+    ],
+)
+async def test_topics_that_cannot_be_are_refused(
+    client: tidelog.Client, topics: tuple[Any, ...], words: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        client.consumer(*topics)
+    async with client.consumer() as consumer:
+        with pytest.raises(InvalidRequest, match=words):
+            consumer.subscribe(*topics)
 
 
 async def test_a_topic_that_cannot_be_is_refused(client: tidelog.Client) -> None:

@@ -1,0 +1,177 @@
+"""A consumer that chooses its partitions itself, and keeps with a group how far it is (`assign` with `group=`).
+
+It is no member: nobody shares anything out, there are no heartbeats, and its commits are those of nobody in particular.
+
+What it keeps true:
+
+* A partition is read from where the group has committed it, or else by `auto_offset_reset`; where somebody has sought
+  meanwhile, from there.
+* Its commits are sent one behind the other, so that none of them overtakes a later one.
+* Nothing is committed by itself that the application has in hand. A group with members refuses whatever is committed so
+  (NonEmptyGroup): that ends the reading, since somebody else reads for this group.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tidelog.client.admin import Refusals
+from tidelog.client.fetch_sessions import Place
+from tidelog.client.io.coordinator import pieces
+from tidelog.client.io.fetcher import Fetcher
+from tidelog.client.io.group_offsets import CLOSE_COMMIT_S, Commit, GroupOffsets, to_commit
+from tidelog.client.io.session import until
+from tidelog.client.options import ConsumerConfig
+from tidelog.protocol.errors import NonEmptyGroup, RequestTimedOut, TidelogError
+from tidelog.protocol.messages import CommittedPartition, OffsetCommit, OffsetCommitReply
+from tidelog.protocol.types import NO_EPOCH, NO_OFFSET, Offset, TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.client.io.session import Session
+
+logger = logging.getLogger(__name__)
+
+
+class Alone:
+    """See the module. `processed`: how far the application is done with a partition; -1: unknown."""
+
+    def __init__(
+        self,
+        client: "Session",
+        config: ConsumerConfig,
+        fetcher: Fetcher,
+        processed: Callable[[TopicPartition], Offset],
+    ) -> None:
+        assert config.group is not None
+        self.config = config
+        self.group = config.group
+        self.automatic = config.enable_auto_commit is not False
+        """Whether progress is committed by itself."""
+        self._offsets = GroupOffsets(client, config.group)
+        self._fetcher = fetcher
+        self._processed = processed
+        self._turn = asyncio.Lock()
+        self._committed: dict[TopicPartition, Offset] = {}
+        """What was committed last, as far as is known here."""
+        self._left: dict[TopicPartition, Offset] = {}
+        """How far those were processed that are not read any more, until it is committed."""
+        self._committing = False
+
+    @property
+    def places(self) -> Collection[TopicPartition]:
+        """What is read."""
+        return self._fetcher.fetching.readers
+
+    def leave(self, names: Collection[TopicPartition]) -> None:
+        """These are about to be read no more."""
+        if self.automatic:
+            self._left.update({name: at for name in names if (at := self._processed(name)) != NO_OFFSET})
+
+    def begin(self, names: Collection[TopicPartition]) -> None:
+        """Find out where these begin."""
+        asked: dict[TopicPartition, int] = {}
+        for name in names:
+            reader = self._fetcher.fetching.readers[name]
+            reader.seek(self._left.pop(name, NO_OFFSET))
+            if reader.position == NO_OFFSET:
+                asked[name] = reader.version
+        if asked:
+            self._fetcher.spawn(self._place(asked))
+        if self.automatic and not self._committing:
+            self._committing = True
+            self._fetcher.spawn(self._keep_committing())
+
+    async def _place(self, asked: Mapping[TopicPartition, int]) -> None:
+        fetching = self._fetcher.fetching
+        found = await self.committed(asked, _now_ms() + self.config.default_api_timeout_ms)
+        for name, version in asked.items():
+            reader, start = fetching.readers.get(name), found[name]
+            if reader is None or reader.version != version or reader.error is not None:
+                continue
+            if start.offset == NO_OFFSET:
+                fetching.begin(reader)
+                continue
+            reader.seek(start.offset)
+            reader.offset_epoch = start.leader_epoch
+            reader.unchecked = start.leader_epoch != NO_EPOCH
+            self._committed[name] = start.offset
+        self._fetcher.stir()
+        self._fetcher.arrived.set()
+
+    async def committed(
+        self, names: Collection[TopicPartition] | Mapping[TopicPartition, object], deadline_ms: float
+    ) -> dict[TopicPartition, CommittedPartition]:
+        """What the group has committed of these."""
+        return await self._offsets.committed(names, {}, deadline_ms)
+
+    async def commit(self, offsets: Mapping[TopicPartition, Commit], deadline_ms: float) -> None:
+        """Commit these. Raises NonEmptyGroup when the group has members."""
+        if not offsets:
+            return
+        late = RequestTimedOut(f"group {self.group!r} has not taken {len(offsets)} offsets in time")
+        async with until(deadline_ms, late), self._turn:
+            for some in pieces(list(offsets.items()), lambda each: each[1].metadata):
+                await self._send(dict(some), deadline_ms)
+
+    async def _send(self, offsets: Mapping[TopicPartition, Commit], deadline_ms: float) -> None:
+        places: dict[Place, Commit] = {}
+        names: dict[Place, TopicPartition] = {}
+        for name, each in offsets.items():
+            place = await self._offsets.place(name, deadline_ms)
+            reader = self._fetcher.fetching.readers.get(name)
+            epoch = reader.epoch_before(each.offset) if reader is not None else NO_EPOCH
+            places[place], names[place] = replace(each, leader_epoch=epoch), name
+        entries = to_commit(places)
+        reply = await self._offsets.at.insist(
+            lambda left_ms: OffsetCommit(self.group, entries, timeout_ms=left_ms),
+            OffsetCommitReply,
+            deadline_ms,
+        )
+        refusals = Refusals()
+        for entry in reply.partitions:
+            place = entry.topic_id, entry.index
+            if not refusals.look(str(names[place]), entry.error, entry.message):
+                self._committed[names[place]] = places[place].offset
+        refusals.raise_any(len(places))
+
+    async def _keep_committing(self) -> None:
+        while self.automatic:
+            await asyncio.sleep(self.config.auto_commit_interval_ms / 1000)
+            await self._commit_processed()
+
+    async def _commit_processed(self) -> None:
+        """Commit how far the application is, if it leaves that to us; what was not is tried again the next time."""
+        if not self.automatic:
+            return
+        far = {**self._left, **{name: self._processed(name) for name in self.places}}
+        moved = {
+            name: Commit(offset)
+            for name, offset in far.items()
+            if offset not in {NO_OFFSET, self._committed.get(name)}
+        }
+        try:
+            await self.commit(moved, _now_ms() + CLOSE_COMMIT_S * 1000)
+        except NonEmptyGroup as error:
+            self._fetcher.fail(error)
+        except TidelogError as error:
+            logger.warning(
+                "group.not_committed group=%s partitions=%d reason=%s", self.group, len(moved), error
+            )
+        else:
+            self._left = {name: at for name, at in self._left.items() if self._committed.get(name) != at}
+
+    async def close(self, timeout: float) -> None:
+        """Commit how far the application is."""
+        try:
+            async with asyncio.timeout(min(timeout, CLOSE_COMMIT_S)):
+                await self._commit_processed()
+        except TimeoutError:
+            logger.warning(
+                "group.not_committed group=%s reason=its coordinator has not answered in time", self.group
+            )
+
+
+def _now_ms() -> float:
+    return asyncio.get_running_loop().time() * 1000
