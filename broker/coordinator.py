@@ -401,13 +401,16 @@ class _Waiting:
 
 
 def cut(records: Sequence[Record]) -> Iterator[tuple[Record, ...]]:
-    """The batches of a decision: one, unless it is too large; then cut behind a target or an offset."""
+    """The batches of a decision: one, unless it is too large; then cut behind targets and offsets, wherever what
+    follows would make it so.
+    """
     begin = size = 0
-    for at, record in enumerate(records, 1):
-        size += _size(record)
-        if size >= BATCH_BYTES and at < len(records) and isinstance(record.key, TargetKey | OffsetKey):
+    for at, record in enumerate(records):
+        more = _size(record)
+        if size + more > BATCH_BYTES and at and isinstance(records[at - 1].key, TargetKey | OffsetKey):
             yield tuple(records[begin:at])
             begin, size = at, 0
+        size += more
     if begin < len(records):
         yield tuple(records[begin:])
 

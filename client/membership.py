@@ -46,6 +46,7 @@ from tidelog.protocol.messages import (
     Subscription,
     TopicPartitions,
 )
+from tidelog.protocol.messages.shapes import ENTRIES_MAX
 from tidelog.protocol.types import TopicId
 
 Place: TypeAlias = tuple[TopicId, int]
@@ -358,7 +359,11 @@ def _entries(places: Places) -> tuple[TopicPartitions, ...]:
     by_topic: dict[TopicId, list[int]] = {}
     for topic, index in sorted(places):
         by_topic.setdefault(topic, []).append(index)
-    return tuple(TopicPartitions(topic, tuple(indexes)) for topic, indexes in by_topic.items())
+    return tuple(
+        TopicPartitions(topic, tuple(indexes[at : at + ENTRIES_MAX]))
+        for topic, indexes in by_topic.items()
+        for at in range(0, len(indexes), ENTRIES_MAX)
+    )
 
 
 def _places(entries: Iterable[TopicPartitions]) -> Places:

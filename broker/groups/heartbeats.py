@@ -63,6 +63,7 @@ from tidelog.protocol.messages import (
     Subscription,
     TopicPartitions,
 )
+from tidelog.protocol.messages.shapes import ENTRIES_MAX
 from tidelog.protocol.types import NO_TIMESTAMP
 
 NAME_MAX: Final = 255
@@ -344,8 +345,12 @@ def is_waiting(draft: Draft, member: str) -> bool:
 
 
 def shown(spread: Spread, topics: Topics) -> tuple[TopicPartitions, ...]:
-    """Partitions as messages name them."""
-    return tuple(TopicPartitions(topic_id, indexes, topics.name(topic_id)) for topic_id, indexes in spread)
+    """Partitions as messages name them: a topic with more than a list may hold comes several times."""
+    return tuple(
+        TopicPartitions(topic_id, indexes[at : at + ENTRIES_MAX], topics.name(topic_id))
+        for topic_id, indexes in spread
+        for at in range(0, len(indexes), ENTRIES_MAX)
+    )
 
 
 # ── to go ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,6 +1,7 @@
 """Groups that are too large for one answer: they are told in pages, each of which fits a frame, and nothing is left out."""
 
 from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 import pytest
@@ -9,11 +10,13 @@ from tests.broker.test_groups_requests import ORDERS_ID, Desk, ready
 from tidelog.broker.groups import pages
 from tidelog.broker.groups.topics import Topic
 from tidelog.broker.requests import groups as requests
+from tidelog.client.membership import Member, Membership
 from tidelog.protocol.limits import DEFAULT
 from tidelog.protocol.messages import (
     DeleteGroupOffsets,
     DescribedGroup,
     DescribeGroups,
+    GroupHeartbeat,
     ListedGroup,
     ListGroups,
     OffsetCommit,
@@ -21,6 +24,8 @@ from tidelog.protocol.messages import (
     OffsetToCommit,
     PartitionIndex,
     Reply,
+    decode_reply,
+    decode_request,
     encode_head,
 )
 from tidelog.protocol.messages.shapes import ENTRIES_MAX
@@ -200,3 +205,20 @@ def test_refusals_of_as_many_partitions_as_a_request_can_name_fit() -> None:
     reply = desk.put(DeleteGroupOffsets("g", held)).answer
     assert all(each.error for each in reply.partitions)
     assert len(encode_head(1, reply)) < DEFAULT.max_head_bytes
+
+
+def test_a_member_may_have_more_partitions_of_a_topic_than_a_list_holds() -> None:
+    desk = wide(100_000)
+    member = Membership(Member(group_id="g", member_id="a"), Random(1))
+    member.subscribe(("wide",), desk.now_ms)
+    for _ in range(2):  # it joins, and says what it has
+        request = member.poll(desk.now_ms)
+        assert isinstance(request, GroupHeartbeat)
+        assert decode_request(encode_head(1, request))[1] == request
+        reply = desk.put(request).answer
+        assert decode_reply(encode_head(1, reply))[1] == reply
+        member.answered(request.sequence, reply, desk.now_ms)
+        assert len(member.owned) >= 100_000
+        member.subscribe(("orders", "wide"), desk.now_ms)
+    for part in described(desk, "g"):
+        assert not part.members or sum(len(each.indexes) for each in part.members[0].assigned) == 100_000

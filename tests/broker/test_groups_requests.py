@@ -540,6 +540,7 @@ def test_offsets_expire_when_nobody_is_there_for_a_week() -> None:
 def test_a_large_decision_is_cut_behind_targets_and_offsets_only() -> None:
     large = TargetState(((ORDERS_ID, tuple(range(70_000))),))
     records = [Record(TargetKey("g", f"m{number}"), large) for number in range(8)]
+    records.append(Record(TargetKey("g", "most"), TargetState(((ORDERS_ID, tuple(range(190_000))),))))
     batches = list(cut(records))
     assert [record for batch in batches for record in batch] == records
     assert len(batches) > 1
