@@ -1,13 +1,15 @@
 """How far groups have come: what a commit, a question, a deletion and the passing of time lead to (design 5.7).
 
-    who commits          of a group with members        of a group without, or unknown
-    a member             its id and epoch must hold     refused
-    nobody (a reset)     NON_EMPTY_GROUP                taken
+    who commits                          of a group with members        of a group without, or unknown
+    a member                             its id and epoch must hold     refused
+    nobody (epoch -1: a reset, or who    NON_EMPTY_GROUP                taken; with an id, numbers count as a member's
+    reads what it was assigned by hand)
 
 What it keeps true (I-57, docs/adr/0095):
 
 * A committed offset goes back only when somebody says so who may: the member that has the partition, in a commit with a
-  higher number than its last, or an operator while nobody consumes.
+  higher number than its last, or an operator while nobody consumes. Who is no member may say an id of its own: then
+  what it commits is in order as well.
 * What a member has given up it commits no more; nor does who was put out, or has not heard of its newest epoch.
 * Nobody inherits offsets of a topic that was deleted; they are forgotten.
 * Offsets are forgotten only when nobody consumes their topic, and long enough after the last one did.
@@ -102,7 +104,7 @@ def _check_committer(group: Group, request: OffsetCommit) -> None:
         raise InvalidRequest(
             f"the group's name has {len(request.group_id)} characters: 1 to {NAME_MAX} are possible"
         )
-    if request.member_epoch == NO_MEMBER and not request.member_id:
+    if request.member_epoch == NO_MEMBER:
         if group.members:
             raise NonEmptyGroup(f"{group.id} has {len(group.members)} members: only they commit")
         return
@@ -167,7 +169,7 @@ def _check_holder(group: Group, place: Place, member: str, topics: Topics) -> No
 def committed(group: Group | None, request: OffsetFetch) -> OffsetFetchReply:
     """How far a group has come, of what is committed of it."""
     known = group or Group(request.group_id)
-    if request.member_id:
+    if request.member_id and request.member_epoch != NO_MEMBER:
         try:
             _check_member(known, request.member_id, request.member_epoch, None)
         except TidelogError as error:

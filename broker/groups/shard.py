@@ -15,14 +15,14 @@ What it keeps true (I-57 to I-60, D14):
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from tidelog.broker import offsets
 from tidelog.broker.groups.deadlines import REVOCATION, SESSION, SHARING, Deadlines
 from tidelog.broker.groups.draft import Decision, Draft
 from tidelog.broker.groups.heartbeats import Moment, heartbeat, put_out, share_out
-from tidelog.broker.groups.image import Group, Groups
+from tidelog.broker.groups.image import NEW, Group, Groups
 from tidelog.broker.groups.records import (
     CurrentKey,
     CurrentState,
@@ -181,6 +181,12 @@ class Shard:
         """The log has taken the decision's records, and ends there now."""
         assert self.is_active
         group_id = decision.group_id
+        before = self.current.get(group_id)
+        asked = {
+            record.key.member: before.current(record.key.member)
+            for record in decision.records
+            if before is not None and isinstance(record.key, CurrentKey)
+        }
         self.current.replay(decision.records)
         self._pending.append((end_offset, decision.records))
         self._written[group_id] = end_offset
@@ -190,12 +196,14 @@ class Shard:
                 table.pop(group_id, None)
             self.deadlines.end(SHARING, group_id, "")
         for record in decision.records:
-            self._follow(record, group, now_ms)
+            self._follow(record, group, asked, now_ms)
         if group is not None and not _is_shared_out(group):
             self.deadlines.begin(SHARING, group_id, "", now_ms + self._pause_ms(group))
 
-    def _follow(self, record: Record, group: Group | None, now_ms: int) -> None:
-        """What one record means for whoever is waited for."""
+    def _follow(
+        self, record: Record, group: Group | None, before: Mapping[str, CurrentState], now_ms: int
+    ) -> None:
+        """What one record means for whoever is waited for; `before`: what everybody had."""
         key, value = record
         if isinstance(key, MemberKey):
             if group is None or key.member not in group.members:
@@ -205,7 +213,7 @@ class Shard:
                 timeout_ms = group.members[key.member].session_timeout_ms
                 self.deadlines.set(SESSION, key.group, key.member, now_ms + timeout_ms)
         elif isinstance(key, CurrentKey) and isinstance(value, CurrentState) and group is not None:
-            if not value.pending:
+            if value.pending != before.get(key.member, NEW).pending:  # what is asked for now has its own time
                 self.deadlines.end(REVOCATION, key.group, key.member)
             self._await_revocation(group, key.member, now_ms)
         elif isinstance(key, GroupKey) and group is not None and _is_shared_out(group):

@@ -189,10 +189,11 @@ class OffsetCommit(Request, frozen=True, tag=34):
     """One entry per partition, a partition at most once."""
 
     member_id: Name = ""
-    """The member that has consumed them; empty: it is none, as with a reset by an operator."""
+    """The member that has consumed them; who is none may say an id that it has drawn, or, as with a reset by an operator,
+    nothing."""
 
     member_epoch: MemberEpoch = NO_MEMBER
-    """The member's epoch; -1: it is no member."""
+    """The member's epoch; -1: it is no member, and the group must have none."""
 
     instance_id: Name | None = None
     """Of a static member; nil: it is not static."""

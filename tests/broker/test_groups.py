@@ -269,6 +269,27 @@ def test_who_does_not_give_up_in_time_is_put_out() -> None:
     assert desk.has("b") == ALL
 
 
+def test_each_thing_that_is_to_be_given_up_has_its_own_time() -> None:
+    desk = Desk()
+    desk.say("a", 0, ["orders"])
+    desk.say("b", 0, ["orders"])
+    assert told(desk.say("a", 1)) == of("orders", 0, 1)
+    for _ in range(280):
+        desk.wait(1000)
+        desk.say("a", 1)
+        desk.say("b", 2)
+    desk.say("c", 0, ["orders"])
+    # It has given up two of them at last, and is asked for a third.
+    reply = desk.say("a", 1, owned=of("orders", 0, 1))
+    assert (reply.error, told(reply)) == (0, of("orders", 0))
+    for _ in range(280):
+        desk.wait(1000)
+        assert desk.say("a", reply.member_epoch).error == 0
+        desk.say("b", 2)
+        desk.say("c", 3)
+    assert desk.say("a", reply.member_epoch, owned=of("orders", 0)).error == 0
+
+
 def test_long_processing_puts_nobody_out() -> None:
     desk = Desk()
     desk.say("a", 0, ["orders"])

@@ -16,7 +16,7 @@ from tidelog.broker.groups import heartbeats
 from tidelog.broker.groups.deadlines import Deadlines
 from tidelog.broker.groups.draft import Draft
 from tidelog.broker.groups.image import Group
-from tidelog.broker.groups.records import spread_of
+from tidelog.broker.groups.records import CurrentState, spread_of
 from tidelog.broker.groups.shard import Shard
 from tidelog.broker.replicas import Replicas
 from tidelog.client.membership import Membership, Revoke
@@ -163,6 +163,19 @@ def _somebody_dies() -> None:
         )
 
 
+def _goes_on_with_the_time_of_the_last(
+    self: Shard, record: Any, group: Any, before: dict[str, CurrentState], now_ms: int
+) -> None:
+    if isinstance(record.value, CurrentState) and record.value.pending and before[record.key.member].pending:
+        before = {record.key.member: record.value}
+    FOLLOW(self, record, group, before, now_ms)
+
+
+def _without_an_id(group: Any, request: Any, entry: Any, at: Any) -> Any:
+    return COMMIT_ONE(group, replace(request, member_id=""), entry, at)
+
+
+FOLLOW = Shard._follow
 LOOK_AT_ROLES = Coordinator._look_at_roles
 LOAD_SLICE = Coordinator._load_slice
 
@@ -190,6 +203,14 @@ TOLD: dict[str, tuple[Plant, Callable[[], None]]] = {
     "who does not give up is waited for for ever": (
         instead(Shard, "_await_revocation", lambda *_: None),
         test_groups.test_who_does_not_give_up_in_time_is_put_out,
+    ),
+    "what is asked for next has the time of what was asked for before": (
+        instead(Shard, "_follow", _goes_on_with_the_time_of_the_last),
+        test_groups.test_each_thing_that_is_to_be_given_up_has_its_own_time,
+    ),
+    "commits of who is no member have no order": (
+        instead(offsets, "_commit_one", _without_an_id),
+        test_offsets_of_groups.test_who_is_no_member_and_says_an_id_commits_in_order,
     ),
     "what was loaded is served before it is committed": (
         instead(Coordinator, "_look_at", _activates_what_is_loaded),

@@ -153,6 +153,20 @@ def test_offsets_are_kept_for_a_group_that_never_had_members() -> None:
     assert desk.group.state.empty_since_ms == desk.wall_ms
 
 
+def test_who_is_no_member_and_says_an_id_commits_in_order() -> None:
+    desk = Desk()
+    assert error_of_entry(desk.commit("by hand", -1, {ORDERS: 20}, sequence=2)) == 0
+    assert error_of_entry(desk.commit("by hand", -1, {ORDERS: 10}, sequence=1)) == 0, "it was held up"
+    assert desk.offset(*ORDERS) == 20
+    assert error_of_entry(desk.commit("by hand", -1, {ORDERS: 5}, sequence=3)) == 0
+    assert desk.offset(*ORDERS) == 5, "it went back on purpose"
+    asked = OffsetFetch("g", member_id="by hand")
+    assert [each.offset for each in desk.shard.fetch(asked).partitions] == [5]
+    desk.say("a", 0, ["orders"])
+    assert desk.commit("by hand", -1, {ORDERS: 30}, sequence=4).error == NonEmptyGroup.code
+    assert desk.offset(*ORDERS) == 5
+
+
 def test_a_member_of_a_group_that_nobody_knows_is_refused() -> None:
     assert Desk().commit("a", 1, {ORDERS: 2}).error == GroupIdNotFound.code
 
