@@ -416,7 +416,9 @@ class GroupMember:
 
     def _has(self, place: Place) -> bool:
         """Whether the member has this, and nothing speaks against it."""
-        return place in self.membership.owned and self.membership.standing not in OUT and not self._closing
+        # What is to be given up again may be gone: then nobody would ever find it.
+        mine = place in self.membership.owned and place in self.membership.told
+        return mine and self.membership.standing not in OUT and not self._closing
 
     async def _tell(self, which: str, names: list[TopicPartition]) -> None:
         """Tell the application. What it raises ends the consumer."""

@@ -12,6 +12,8 @@ from tidelog.client.admin import Duration, NewTopic, Offset, OffsetReset, Shift,
 from tidelog.client.io.client import Client
 from tidelog.client.io.consumer import Consumer
 from tidelog.client.io.coordinator import AtCoordinator
+from tidelog.client.io.groups import GroupMember
+from tidelog.client.membership import Assigned, Place
 from tidelog.protocol.errors import (
     CoordinatorNotAvailable,
     FencedInstanceId,
@@ -438,6 +440,27 @@ async def test_a_topic_that_is_made_again_is_another_one(client: Client) -> None
         async with asyncio.timeout(20):
             record = await waiting
         assert record.offset == 0
+
+
+async def test_a_topic_that_is_gone_before_its_partitions_are_known_holds_nothing_up(
+    client: Client, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = GroupMember._known
+    async with cluster.client() as other:
+        await other.admin.create_topics(NewTopic("doomed", partitions=2, replication_factor=1))
+
+        async def later(self: GroupMember, news: Assigned) -> dict[TopicPartition, Place]:
+            monkeypatch.undo()
+            await other.admin.delete_topics("doomed")
+            return await known(self, news)
+
+        monkeypatch.setattr(GroupMember, "_known", later)
+        async with member(client, "orders", "doomed") as consumer:
+            found = await take(consumer, 200)
+            assert {record.topic for record in found} == {"orders"}
+            await until(lambda: consumer.state == "stable", "it has given up what is gone")
+            [group] = await client.admin.describe_groups("g")
+            assert [each.topic for one in group.members for each in one.assigned] == ["orders"]
 
 
 # ── operators ─────────────────────────────────────────────────────────────────────────────────────────
