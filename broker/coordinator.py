@@ -284,6 +284,12 @@ class Coordinator:
             )
         return held
 
+    @property
+    def partition_count(self) -> int:
+        """Into how many partitions groups are divided; 0: their topic is not made yet."""
+        topic_id = self.context.image.topic_ids.get(GROUPS_TOPIC)
+        return self.context.image.topics[topic_id].partitions if topic_id is not None else 0
+
     def served(self) -> tuple[list[Group], list[int]]:
         """Every group that is served here, as far as it is committed; and the partitions that are not loaded yet."""
         if not self.context.replicas.has_lease(self.context.clocks.boot_ms()):

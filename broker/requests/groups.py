@@ -273,10 +273,13 @@ def list_groups(coordinator: Coordinator, context: Context, incoming: Incoming) 
         return
 
     page, more = page_of(groups, request, coordinator.topics)
+    told = tuple(sorted(coordinator.held.keys() - set(missing)))
 
     def done(ends: dict[Place, Ends] | None) -> None:
         view = View(coordinator.topics, context.clocks.wall_ms(), ends)
-        reply = listed(page, view, more=more)
+        reply = replace(
+            listed(page, view, more=more), partitions=told, partition_count=coordinator.partition_count
+        )
         if missing:
             fact = f"{GROUPS_TOPIC}: partitions {sorted(missing)} are not loaded yet"
             reply = replace(reply, error=CoordinatorLoadInProgress.code, message=fact)

@@ -69,47 +69,52 @@ class GroupAdmin:
         with_lag: bool = False,
         timeout: float | None = None,
     ) -> list[ListedGroup]:
-        """All groups by name, a line each: all brokers are asked at once."""
+        """All groups by name, a line each: all brokers are asked at once. Raises CoordinatorNotAvailable where nobody tells of
+        some of them: a list with gaps would look like a whole one.
+        """
         session = self._session
         backoff = session.backoff(self._group_time_ms(timeout))
         wanted = tuple(states)
         while True:
+            lines: dict[
+                str, ListedGroup
+            ] = {}  # a group whose coordinator has just changed may be told by both
+            told: set[int] = set()
+            count = 0
             try:
                 await session.refresh((), newer=True)
-                parts = await asyncio.gather(
-                    *(
-                        self._listed(broker, ListGroups(wanted, topic, with_lag), backoff.left_ms(_now_ms()))
-                        for broker in session.cluster.brokers
+                ask = ListGroups(wanted, topic, with_lag)
+                brokers = list(session.cluster.brokers)
+                for replies in await asyncio.gather(*(self._listed(each, ask, backoff) for each in brokers)):
+                    lines |= {group.group_id: group for reply in replies for group in reply.groups}
+                    told.update(replies[-1].partitions)
+                    count = max(count, replies[-1].partition_count)
+                if missing := sorted(set(range(count)) - told):
+                    raise CoordinatorNotAvailable(
+                        f"no broker leads partitions {missing} of __consumer_offsets: their groups would be missing"
                     )
-                )
             except TidelogError as error:
                 if advice(error) is Advice.FATAL or not await session.pause(backoff):
                     raise
                 continue
-            # A group whose coordinator has just changed may be told by both.
-            found = {group.group_id: group for part in parts for group in part}
-            return [found[name] for name in sorted(found)]
+            return [lines[name] for name in sorted(lines)]
 
-    async def _listed(self, broker: BrokerId, request: ListGroups, left_ms: float) -> list[ListedGroup]:
+    async def _listed(self, broker: BrokerId, request: ListGroups, backoff: Backoff) -> list[ListGroupsReply]:
         """What one broker coordinates, page by page."""
-        found: list[ListedGroup] = []
+        pages: list[ListGroupsReply] = []
+        after = ""
         while True:
-            page = ListGroups(
-                request.states,
-                request.topic,
-                request.with_lag,
-                found[-1].group_id if found else "",
-                ENTRIES,
-                max(int(left_ms / 2), 1),
-            )
+            left_ms = backoff.left_ms(_now_ms())
+            page = replace(request, after=after, limit=ENTRIES, timeout_ms=max(int(left_ms / 2), 1))
             reply, _ = await self._session.call(broker, page, timeout_ms=left_ms)
             if not isinstance(reply, ListGroupsReply):
                 raise UnknownServerError(f"{type(reply).__name__} was answered to ListGroups")
             if reply.error:
                 raise error_of(reply.error, reply.message or "")
-            found += reply.groups
+            pages.append(reply)
             if not reply.more or not reply.groups:
-                return found
+                return pages
+            after = reply.groups[-1].group_id
 
     async def describe_groups(
         self, *groups: str, with_lag: bool = True, timeout: float | None = None

@@ -71,6 +71,12 @@ class ListGroupsReply(Reply, frozen=True, tag=36):
     more: Flag = False
     """Whether there are more behind the last one."""
 
+    partitions: Annotated[tuple[Index, ...], ENTRIES] = ()
+    """The partitions of `__consumer_offsets` that this broker leads: it tells of their groups, and of no others."""
+
+    partition_count: Number = 0
+    """How many there are. Groups of those that no broker tells of would be missing."""
+
 
 class ListGroups(Request, frozen=True, tag=36):
     """Ask a broker for the groups that it coordinates: all brokers together know all groups."""

@@ -485,6 +485,24 @@ async def test_groups_are_listed_and_described_with_their_lag(client: Client) ->
         await client.admin.describe_groups("nobody")
 
 
+async def test_a_list_of_groups_with_gaps_is_refused(
+    client: Client, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.admin.reset_group_offsets("g", Offset(0), partitions=["orders"], dry_run=False)
+    [broker] = cluster.brokers.values()
+    assert broker.groups is not None
+    coordinator = broker.groups.coordinator
+    monkeypatch.setattr(coordinator, "adopt", lambda _changes: False)
+    (index,) = (each for each in coordinator.held if each != coordinator.of_group("g").index)
+    held = coordinator.held.pop(index)  # as if its leader had died, and no other had been found yet
+    with pytest.raises(CoordinatorNotAvailable, match=rf"no broker leads partitions \[{index}\]"):
+        await client.admin.list_groups(timeout=0.3)
+    listing = asyncio.create_task(client.admin.list_groups(timeout=20))
+    await asyncio.sleep(0)
+    coordinator.held[index] = held
+    assert [each.group_id for each in await listing] == ["g"]
+
+
 async def test_offsets_are_set_where_an_operator_wants_them(client: Client) -> None:
     async with member(client) as consumer:
         await take(consumer, 200)
