@@ -22,11 +22,12 @@ from tidelog.controller.batches import Answer, in_batches
 from tidelog.controller.election import configured_min_isr, set_min_isr
 from tidelog.controller.facts import ConfigChanged, Fact
 from tidelog.controller.image import Image, PartitionState
-from tidelog.controller.topics import TopicDefaults
+from tidelog.controller.topics import OF_GROUPS, TopicDefaults
 from tidelog.protocol.errors import (
     BrokerIdNotRegistered,
     InvalidConfig,
     InvalidRequest,
+    PolicyViolation,
     TidelogError,
     UnknownTopicOrPartition,
 )
@@ -43,6 +44,7 @@ from tidelog.protocol.messages import (
 )
 from tidelog.protocol.settings import (
     BROKER,
+    CLEANUP_POLICY,
     CLUSTER,
     FLUSH_MODE,
     LEVELS,
@@ -104,6 +106,10 @@ def alter(image: Image, asked: ResourceAlter) -> Altered:
     check_resource(image, level, name)
     wanted = _wanted(asked)
     settings: Settings = {**image.configs, **{(level, name, key): value for key, value in wanted.items()}}
+    if level == TOPIC and name == OF_GROUPS and wanted.get(CLEANUP_POLICY, "compact") != "compact":
+        raise PolicyViolation(
+            f"{CLEANUP_POLICY} of {name} stays compact: else groups would be deleted by age"
+        )
     if level == TOPIC and FLUSH_MODE in wanted:
         _check_flush_mode(image, settings, name)
     facts: list[Fact] = [

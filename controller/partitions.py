@@ -15,11 +15,12 @@ from tidelog.controller.batches import Answer, in_batches
 from tidelog.controller.election import alive_for, configured_min_isr, new_partition
 from tidelog.controller.facts import Fact
 from tidelog.controller.image import Image, PartitionState
-from tidelog.controller.topics import PARTITIONS_MAX, Replicas
+from tidelog.controller.topics import OF_GROUPS, PARTITIONS_MAX, Replicas
 from tidelog.protocol.errors import (
     InvalidPartitions,
     InvalidReplicaAssignment,
     InvalidRequest,
+    PolicyViolation,
     TidelogError,
     UnknownTopicOrPartition,
 )
@@ -67,6 +68,10 @@ def add_partitions(image: Image, topic: NewPartitions, place: PlaceMore) -> list
     there = image.partitions_of(topic_id) if topic_id else []
     if topic_id is None or not there:
         raise UnknownTopicOrPartition(f"there is no topic {topic.name!r}")
+    if topic.name == OF_GROUPS:
+        raise PolicyViolation(
+            f"{topic.name} keeps its {len(there)} partitions: with any other number groups would not be found again"
+        )
     first = there[0]
     more = topic.count - len(there)
     if not 0 < more <= PARTITIONS_MAX:

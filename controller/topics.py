@@ -33,6 +33,9 @@ PlaceNew: TypeAlias = Callable[[int, int], Sequence[Replicas]]
 """The replicas of so many partitions, so many each; or InvalidReplicationFactor."""
 
 FLUSH_MODE: Final = "flush.mode"
+OF_GROUPS: Final = "__consumer_offsets"
+"""Which of its partitions holds a group follows from the group's name and their number, and every record counts: neither
+the number nor that it is compacted can be changed without losing groups."""
 PARTITIONS_MAX: Final = FACTS_MAX // 2
 """Partitions of a topic that is created at once: they fit into one batch with its settings."""
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")

@@ -9,11 +9,12 @@ from tidelog.controller import configs
 from tidelog.controller.configs import alter_configs, describe_configs, topic_defaults, unfinished
 from tidelog.controller.election import MIN_ISR_DEFAULT
 from tidelog.controller.facts import ConfigChanged, TopicCreated
-from tidelog.controller.topics import TopicDefaults
+from tidelog.controller.topics import OF_GROUPS, TopicDefaults
 from tidelog.protocol.errors import (
     BrokerIdNotRegistered,
     InvalidConfig,
     InvalidRequest,
+    PolicyViolation,
     TidelogError,
     UnknownTopicOrPartition,
 )
@@ -195,6 +196,18 @@ def test_the_flush_mode_of_a_topic_that_exists_cannot_be_changed() -> None:
         "on their disks was written so. Make another topic with flush.mode=group"
     )
     assert (book.state().flush_group, book.image.configs) == (False, {})
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact,delete", None])
+def test_the_log_of_groups_stays_compacted(policy: str | None) -> None:
+    book = Book(partition((1, 2)))
+    book.say(TopicCreated(OTHER, OF_GROUPS), partition((1, 2), topic=OTHER).created())
+    groups = "topic", OF_GROUPS
+    assert alter(book, asked(groups, cleanup_policy="compact", retention_ms="1000"))[0].error == 0
+    [entry] = alter(book, asked(groups, cleanup_policy=policy))
+    assert entry.error == PolicyViolation.code
+    assert "groups would be deleted" in (entry.message or "")
+    assert book.image.configs["topic", OF_GROUPS, "cleanup.policy"] == "compact"
 
 
 def test_a_topic_may_be_told_the_flush_mode_that_it_has() -> None:

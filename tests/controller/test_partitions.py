@@ -11,12 +11,13 @@ from tidelog.controller import partitions
 from tidelog.controller.facts import ConfigChanged, TopicCreated
 from tidelog.controller.image import PartitionState
 from tidelog.controller.partitions import KEYS_MOVE, OLD_VALUES_STAY, create_partitions
-from tidelog.controller.topics import PARTITIONS_MAX, Replicas
+from tidelog.controller.topics import OF_GROUPS, PARTITIONS_MAX, Replicas
 from tidelog.protocol.errors import (
     InvalidPartitions,
     InvalidReplicaAssignment,
     InvalidReplicationFactor,
     InvalidRequest,
+    PolicyViolation,
     TidelogError,
     UnknownTopicOrPartition,
 )
@@ -115,6 +116,15 @@ def test_what_is_only_validated_is_told_and_not_done() -> None:
     book = Book(partition((1, 2)))
     assert create(book, NewPartitions("orders", 7), validate_only=True)[0].partitions == 7
     assert book.image.topics[TOPIC].partitions == 1
+
+
+def test_the_log_of_groups_keeps_its_partitions_or_groups_would_not_be_found_again() -> None:
+    book = Book(partition((1, 2)))
+    book.say(TopicCreated(OTHER, OF_GROUPS), partition((1, 2), topic=OTHER).created())
+    groups, orders = create(book, NewPartitions(OF_GROUPS, 2), NewPartitions("orders", 2))
+    assert groups.error == PolicyViolation.code
+    assert "keeps its 1 partitions" in (groups.message or "")
+    assert (orders.error, book.image.topics[OTHER].partitions) == (0, 1)
 
 
 def test_a_topic_is_named_once() -> None:
