@@ -11,6 +11,7 @@ fetches in order (ADR 0071): each has a number, for an old connection may still 
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
@@ -50,11 +51,13 @@ from tidelog.replication.followership import (
     Truncate,
     Wait,
 )
-from tidelog.replication.sessions import FetchSession, Place
+from tidelog.replication.sessions import Asking, FetchSession, Place
 from tidelog.storage.files import NoRoom
 
 logger = logging.getLogger(__name__)
 
+_SILENT_WAITS_MAX = 4
+"""While neither side has anything to say, the leader may wait so many times as long."""
 _RECONNECT_MS = 100
 _RECONNECT_MAX_MS = 1000
 _FULL_MS = 1000
@@ -65,6 +68,7 @@ class FetchSettings:
     """How a follower fetches (`replica.fetch.*`)."""
 
     max_wait_ms: int = 500
+    """How long the leader may wait for news; up to four times as long while there are none, for all that it leads."""
     min_bytes: int = 1
     max_bytes: int = 10 << 20
     partition_max_bytes: int = 1 << 20
@@ -112,6 +116,8 @@ class Fetcher:
         """What the leader was asked for, while it has not answered."""
         self._last: dict[Place, tuple[_Sent, PartitionFetch]] = {}
         """What it was asked for last: most of an idle cluster's next request is the same."""
+        self._silent = 0
+        """How many fetches in a row have neither said nor been told anything new."""
 
     def wake(self) -> None:
         """The partitions to fetch may be others: one that the leader was not asked for does not wait for an answer."""
@@ -153,15 +159,14 @@ class Fetcher:
         followed = self._follow.replicas.followed(self._leader)
         if not self._not_before and not self._stopped:
             return followed
-        for place in [place for place in self._not_before if place not in followed]:
-            del self._not_before[place]
+        delayed = self._not_before.items()
+        self._not_before = {place: at for place, at in delayed if at > now_ms and place in followed}
         for place in [place for place in self._stopped if place not in followed]:
             del self._stopped[place]
         return {
             place: partition
             for place, partition in followed.items()
-            if self._not_before.get(place, now_ms) <= now_ms
-            and self._stopped.get(place) is not partition.followership
+            if place not in self._not_before and self._stopped.get(place) is not partition.followership
         }
 
     async def _until_woken(self) -> None:
@@ -169,17 +174,15 @@ class Fetcher:
         delay = None
         if self._not_before:
             delay = max(min(self._not_before.values()) - self._follow.clocks.now_ms(), 1) / 1000
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(delay):
                 await self._woken.wait()
-        except TimeoutError:
-            now_ms = self._follow.clocks.now_ms()
-            self._not_before = {place: at for place, at in self._not_before.items() if at > now_ms}
 
     async def _recover(self, error: TidelogError) -> None:
         """The answer may be lost, and with it the session; connect anew, later each time."""
         logger.info("fetch.failed leader=%s reason=%s", self._leader, error)
         self._session.begin_anew()
+        self._silent = 0
         if self._connection is not None:
             self._connection.abort()
             self._connection = None
@@ -196,8 +199,9 @@ class Fetcher:
         sent, wanted = self._wanted(ready)
         asking = self._session.ask(wanted)
         self._follow.replicas.fetches_sent += 1
+        wait_ms = self._wait_ms(ready, asking)
         request = Fetch(
-            settings.max_wait_ms,
+            wait_ms,
             settings.min_bytes,
             settings.max_bytes,
             asking.partitions,
@@ -208,7 +212,7 @@ class Fetcher:
             broker_epoch=self._follow.replicas.around.my_epoch,
             fetch_seq=self._follow.replicas.fetches_sent,
         )
-        timeout_ms = settings.max_wait_ms + settings.timeout_ms
+        timeout_ms = wait_ms + settings.timeout_ms
         self._asked = sent
         try:
             reply, data = await connection.call(request, timeout_ms=timeout_ms)
@@ -217,9 +221,30 @@ class Fetcher:
         assert isinstance(reply, FetchReply), reply
         if reply.error:
             self._session.begin_anew()
+            self._silent = 0
             return
         self._session.answered(reply.session_id)
+        self._silent = 0 if reply.partitions or asking.partitions or asking.forget else self._silent + 1
         await self._process(reply, data, sent)
+
+    def _wait_ms(self, ready: dict[Place, Partition], asking: Asking) -> int:
+        """How long the leader may wait for news: longer, the longer there have been none.
+
+        Not while this broker has something to say, or wants to join: that is decided when it fetches.
+        """
+        settings, around = self._follow.settings, self._follow.replicas.around
+        if (
+            not self._silent
+            or asking.partitions
+            or asking.forget
+            or self._not_before
+            or settings.min_bytes > 1
+        ):
+            return settings.max_wait_ms
+        if any(p.state is None or around.me not in p.state.isr for p in ready.values()):
+            return settings.max_wait_ms
+        longest_ms = min(settings.max_wait_ms * _SILENT_WAITS_MAX, around.lag_max_ms // 4)
+        return max(min(settings.max_wait_ms << min(self._silent, 8), longest_ms), settings.max_wait_ms)
 
     def _wanted(
         self, ready: dict[Place, Partition]

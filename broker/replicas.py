@@ -267,13 +267,13 @@ class Replicas:
 
     def probe(self, now_ms: int, wall_ms: int) -> None:
         """Look whether a disk that was full has room again, and make what could not be made; once a second."""
-        for partition in self.partitions.values():
-            if partition.offline is None:
-                try:
-                    partition.log.probe(partition.room.enough)
-                except OSError as error:
-                    with suppress(StorageError):
-                        partition.log.halt("look for room", error)
+        full = [each for each in self.partitions.values() if each.log.is_full and each.offline is None]
+        for partition in full:
+            try:
+                partition.log.probe(partition.room.enough)
+            except OSError as error:
+                with suppress(StorageError):
+                    partition.log.halt("look for room", error)
         for place, missing in list(self.missing.items()):
             if not missing.for_good and not self._is_being_made(place):
                 self._adopt_one(place, missing.topic, missing.state, now_ms, wall_ms)

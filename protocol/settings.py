@@ -151,7 +151,7 @@ _TABLE: Final = (
     _setting(TOPIC, "file.delete.delay.ms", whole(0, _I63), 60_000, "How long a file that has left a log stays on the disk, for whoever is reading it."),
     _setting(BROKER, "leader.replication.throttled.rate", whole(1, _I63), None, "What replicas that are being added may take from a broker in a second."),
     _setting(BROKER, "replica.lag.time.max.ms", whole(1, _I31), 10_000, "How long a replica in sync may be behind.", AT_START),
-    _setting(BROKER, "replica.fetch.wait.max.ms", whole(1, _I31), 500, "How long a follower's fetch waits for records.", AT_START),
+    _setting(BROKER, "replica.fetch.wait.max.ms", whole(1, _I31), 500, "How long a follower's fetch waits for records; up to four times as long, and a quarter of `replica.lag.time.max.ms`, while there are none.", AT_START),
     _setting(BROKER, "replica.fetch.min.bytes", whole(0, _I31), 1, "How many bytes a follower's fetch waits for.", AT_START),
     _setting(BROKER, "replica.fetch.response.max.bytes", whole(1, _I31), 10 << 20, "The most that a follower's fetch is answered with.", AT_START),
     _setting(BROKER, "replica.fetch.max.bytes", whole(1, _I31), 1 << 20, "The most of one partition in it.", AT_START),

@@ -1,5 +1,6 @@
 """What a fetcher makes of an answer: it counts for who asked, and one partition's trouble is its own."""
 
+from dataclasses import replace
 from random import Random
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ from tidelog.protocol.bounds import Bounds
 from tidelog.protocol.errors import DiskFull, FencedLeaderEpoch, StaleBrokerEpoch, UnknownLeaderEpoch
 from tidelog.protocol.io import Connection
 from tidelog.protocol.limits import DEFAULT
-from tidelog.protocol.messages import EndWait, EpochEnd, FetchReply, PartitionFetched, Request
+from tidelog.protocol.messages import EndWait, EpochEnd, Fetch, FetchReply, PartitionFetched, Request
 from tidelog.protocol.types import BrokerId
 from tidelog.replication.sessions import Place
 from tidelog.storage.log import Log
@@ -256,3 +257,66 @@ def test_what_has_changed_is_asked_for_anew_and_nothing_else(what: str) -> None:
     assert (then[PLACE].fetch_offset, then[PLACE].durable_offset) == (log.end_offset, log.durable_offset)
     assert then[PLACE].log_start == partition.saved_log_start
     assert then[PLACE].current_leader_epoch == partition.leader_epoch
+
+
+# ── how long the leader may wait ──────────────────────────────────────────────────────────────────────
+
+
+class Patient:
+    """The leader, at the other end: it answers at once with these entries, and knows how long it could have waited."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.waits_ms: list[int] = []
+        self.entries: tuple[PartitionFetched, ...] = ()
+
+    async def call(self, request: Fetch, *, timeout_ms: int) -> tuple[FetchReply, bytes]:
+        assert timeout_ms > request.max_wait_ms
+        self.waits_ms.append(request.max_wait_ms)
+        entries, self.entries = self.entries, ()
+        return FetchReply(entries, session_id=1), b""
+
+
+def poll(following: Following, times: int, **entries: Any) -> list[int]:
+    """Fetch so often; for how long the leader could have waited."""
+    fetcher, leader = following.fetcher, Patient()
+    leader.entries = (entry(**entries),) if entries else ()
+    fetcher._connection = cast("Connection", leader)
+    for _ in range(times):
+        fetching = fetcher._fetch(fetcher._ready())
+        with pytest.raises(StopIteration):
+            fetching.send(None)
+    return leader.waits_ms
+
+
+def test_the_leader_may_wait_the_longer_the_longer_there_are_no_news() -> None:
+    assert poll(Following(), 6) == [500, 500, 1000, 2000, 2000, 2000]
+
+
+def test_whatever_one_side_tells_the_other_is_followed_by_a_short_wait() -> None:
+    following = Following()
+    poll(following, 6)
+    assert poll(following, 4, high_watermark=0) == [2000, 500, 1000, 2000]
+    following.partition().log_start_saved(0, following.partition().begun_anew)
+    following.node.follow(2, epoch=7)
+    assert poll(following, 4) == [500, 500, 1000, 2000]
+
+
+def test_who_is_not_in_sync_or_was_told_to_come_again_lets_nobody_wait_long() -> None:
+    following = Following()
+    poll(following, 6)
+    following.node.adopt(place=OTHER, isr=(2, 3))
+    assert poll(following, 3) == [500] * 3
+    following.node.adopt(place=OTHER, isr=(1, 2, 3))
+    assert poll(following, 1) == [2000]
+    following.fetcher._not_before[OTHER] = following.node.now_ms + 50
+    assert poll(following, 1) == [500]
+    following.node.now_ms += 50
+    assert poll(following, 4) == [500, 500, 1000, 2000], "what is over is forgotten"
+
+
+def test_a_wait_is_never_longer_than_a_quarter_of_the_lag_allowed() -> None:
+    following = Following()
+    following.node.replicas.around = replace(following.node.replicas.around, lag_max_ms=2800)
+    assert poll(following, 5) == [500, 500, 700, 700, 700]
