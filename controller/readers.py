@@ -1,7 +1,8 @@
 """Handing out the metadata log: to the other controllers and to brokers, committed or not (design 4.12, 4.14).
 
 Whoever follows gets all that the leader has, for it may have to cut off what is never committed; how much of it
-is committed is told with it. An answer waits until there is more of either, or for its deadline.
+is committed is told with it. A controller's answer waits until there is more of either, a broker's until more is
+committed: what is not means nothing to it, and so it hears of a change once. Each has a deadline.
 """
 
 from typing import Final
@@ -86,7 +87,8 @@ class Readers:
                 request.broker_id, request.directory_id, asked.fetch_offset, log.end_offset, now_ms
             )
         diverging = EpochEnd(*parts) if parts is not None else None
-        waiting = _Waiting(self._metadata, self._quorum, asked, incoming, diverging)
+        early = request.directory_id is not None or asked.high_watermark == NO_OFFSET
+        waiting = _Waiting(self._metadata, self._quorum, asked, incoming, diverging, early=early)
         deadline_ms = loop_ms + request.max_wait_ms
         if self.delayed.wait(waiting, (METADATA,), deadline_ms):
             self._deadlines.wake_at(deadline_ms)
@@ -172,17 +174,22 @@ class _Waiting:
         asked: PartitionFetch,
         incoming: Incoming,
         diverging: EpochEnd | None,
+        *,
+        early: bool,
     ) -> None:
         self._metadata = metadata
         self._quorum = quorum
         self._asked = asked
         self._incoming = incoming
         self._diverging = diverging
+        self._early = early
+        """Whether what is not committed is news."""
 
     def try_complete(self) -> bool:
         asked, log = self._asked, self._metadata.log
-        more_committed = NO_OFFSET != asked.high_watermark < self._quorum.high_watermark
-        news = log.end_offset > asked.fetch_offset or more_committed
+        committed = self._quorum.high_watermark
+        more_committed = NO_OFFSET != asked.high_watermark < committed
+        news = (log.end_offset if self._early else committed) > asked.fetch_offset or more_committed
         if not (news or self._diverging or self._incoming.closed):
             return False
         self.give_up()

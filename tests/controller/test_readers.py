@@ -1,0 +1,52 @@
+"""Who is told what of the metadata log, and when: controllers of all there is, brokers of what is committed."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tidelog.controller.readers import _Waiting
+from tidelog.protocol.messages import FetchReply, PartitionFetch
+from tidelog.protocol.types import NO_OFFSET
+
+
+class Reader:
+    """One that has everything up to 10, and knows that to be committed; its fetch waits."""
+
+    def __init__(self, *, early: bool, knows: int = 10) -> None:
+        self.told: list[FetchReply] = []
+        self.log = SimpleNamespace(
+            end_offset=10, log_start=0, read=lambda *_: SimpleNamespace(data=memoryview(b"batch"))
+        )
+        self.quorum = SimpleNamespace(high_watermark=10, leads=True, epoch=1)
+        asked = PartitionFetch(b"", 0, 10, 100, current_leader_epoch=1, high_watermark=knows)
+        incoming = SimpleNamespace(closed=False, reply=lambda reply, *_: self.told.append(reply))
+        metadata = SimpleNamespace(log=self.log)
+        parts = cast("tuple[Any, Any, Any]", (metadata, self.quorum, incoming))
+        self.waiting = _Waiting(parts[0], parts[1], asked, parts[2], None, early=early)
+
+    def hears(self, end: int, committed: int) -> tuple[int, int] | None:
+        """The end and what is committed, as it is told when the leader has come so far."""
+        self.log.end_offset, self.quorum.high_watermark = end, committed
+        if not self.waiting.try_complete():
+            assert not self.told
+            return None
+        (entry,) = self.told[-1].partitions
+        return entry.end_offset, entry.high_watermark
+
+
+def test_a_controller_hears_of_what_is_appended_before_it_is_committed() -> None:
+    assert Reader(early=True).hears(10, 10) is None
+    assert Reader(early=True).hears(11, 10) == (11, 10)
+
+
+def test_a_broker_hears_of_a_change_once_when_it_is_committed() -> None:
+    reader = Reader(early=False)
+    assert reader.hears(11, 10) is None
+    assert reader.hears(12, 11) == (12, 11)
+
+
+@pytest.mark.parametrize("knows", [9, NO_OFFSET])
+def test_a_broker_hears_at_once_of_what_is_committed_and_new_to_it(knows: int) -> None:
+    assert (Reader(early=False, knows=knows).hears(10, 10) is not None) is (knows == 9)
+    assert Reader(early=False, knows=knows).hears(11, 11) == (11, 11)
