@@ -65,11 +65,17 @@ class Chores:
         self._appended.set()
 
     async def _watch(self) -> None:
-        """Fence who is silent, one per turn."""
-        interval_ms = self._active.config.liveness.session_timeout_ms / 20
+        """Fence who is silent, one per turn: looked for when somebody may be, since whoever is heard has more time."""
+        liveness = self._active.config.liveness
+        interval_ms = liveness.session_timeout_ms / 20
         while True:
-            due_ms = self._now_ms() + interval_ms
-            await asyncio.sleep(interval_ms / 1000)
+            now_ms = self._now_ms()
+            silent_ms = self._active.sessions.deadline_ms(self._active.image)
+            if silent_ms is None:
+                silent_ms = now_ms + liveness.silence_max_ms
+            due_ms = max(silent_ms, now_ms + interval_ms)
+            # Half a millisecond later the time in whole milliseconds has surely come.
+            await asyncio.sleep((due_ms - now_ms + 0.5) / 1000)
             now_ms = self._now_ms()
             # After a pause everybody looks silent: first what they said meanwhile must be read.
             steps = self._active.overdue(now_ms) if now_ms <= due_ms + interval_ms else None

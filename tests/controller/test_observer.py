@@ -12,6 +12,8 @@ from tests.protocol.io.peers import Node, until
 from tests.storage.logs import contents
 from tidelog.controller.config import ControllerConfig
 from tidelog.controller.facts import METADATA_TOPIC_ID, NothingHappened
+from tidelog.controller.image import Image
+from tidelog.controller.liveness import Sessions
 from tidelog.protocol.errors import (
     BY_CODE,
     IneligibleReplica,
@@ -333,6 +335,28 @@ async def beat_for_ever(member: Member) -> None:
     while True:
         await member.beat()
         await asyncio.sleep(0.05)
+
+
+async def test_silence_is_looked_for_when_it_can_have_lasted_long_enough(
+    quorum: Quorum, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+    overdue = Sessions.overdue
+
+    def counted(self: Sessions, image: Image, now_ms: int) -> BrokerId | None:
+        looks.append(now_ms)
+        return overdue(self, image, now_ms)
+
+    monkeypatch.setattr(Sessions, "overdue", counted)
+    await quorum.again(replace(PATIENT, active=sessions_of(500)))
+    _, two, topic_id = await two_in_sync(quorum)
+    beating = asyncio.create_task(beat_for_ever(two))
+    await until(lambda: two.observer.image.partitions[topic_id, 0].leader == TWO, "the silent one is fenced")
+    before, now_ms = len(looks), looks[-1]
+    # Somebody is heard every 50 ms, and so never for 550 ms: to look every 25 ms would find nothing.
+    await until(lambda: looks[-1] - now_ms > 1000, "it is looked for all the same")
+    beating.cancel()
+    assert len(looks) - before <= 6, [at - now_ms for at in looks[before:]]
 
 
 async def test_who_is_gone_and_whose_port_refuses_is_fenced_at_once(quorum: Quorum) -> None:
