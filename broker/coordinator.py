@@ -123,6 +123,8 @@ class Coordinator:
         self.topics = Topics()
         self.held: dict[int, Held] = {}
         self.watch = LagWatch()
+        self.sooner: Callable[[int], None] = lambda _: None
+        """Told that time is to be told by then, which may be before `next_ms` has said."""
 
     # ── roles ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -178,6 +180,7 @@ class Coordinator:
 
     def _begin(self, index: int, place: Place, partition: Partition) -> Held:
         log, shard = partition.log, Shard(self.settings, self.topics)
+        shard.deadlines.sooner = self.sooner
         return Held(index, place, partition, partition.leader_epoch, shard, log.log_start, log.end_offset)
 
     # ── to load ───────────────────────────────────────────────────────────────────────────────────
@@ -335,6 +338,15 @@ class Coordinator:
         if any(not isinstance(record.key, OffsetKey) for record in decision.records):
             self.context.replicas.touched((GROUPS_TOPIC, decision.group_id))
 
+    def next_ms(self, soon_ms: int, late_ms: int) -> int | None:
+        """When time is to be told next, between these two; None: nothing here needs it."""
+        if not self.held:
+            return None
+        if not all(held.shard.is_active for held in self.held.values()):
+            return soon_ms
+        known = (held.shard.deadlines.deadline_ms for held in self.held.values())
+        return max(soon_ms, min([late_ms, *(due_ms for due_ms in known if due_ms is not None)]))
+
     def tick(self) -> None:
         """Time has passed: to be told at least once a second."""
         clocks = self.context.clocks
@@ -362,6 +374,7 @@ class Coordinator:
         """Every group that is served here, and how far it is behind; asking for it is what keeps that up to date."""
         clocks = self.context.clocks
         self.watch.look(clocks.now_ms())
+        self.sooner(clocks.now_ms())
         view = View(self.topics, clocks.wall_ms())
         for held in self._active():
             for group in held.shard.committed.by_id.values():

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 
 from tidelog.broker.coordinator import Coordinator
 from tidelog.broker.coordinator_ends import Heard
+from tidelog.broker.groups.deadlines import LISTENS_MS
 from tidelog.broker.groups.settings import GroupSettings
 from tidelog.broker.requests.context import Context
 from tidelog.broker.requests.groups import Handler, handlers
@@ -21,8 +22,8 @@ from tidelog.protocol.io import connect
 from tidelog.protocol.messages import Hello, Request
 from tidelog.protocol.types import BrokerId
 
-TICK_S: Final = 0.1
-"""How often the coordinator is told the time."""
+SOON_MS: Final = 100
+"""How often the coordinator is told the time at most, unless something becomes due before all else."""
 
 Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], None]
 AddressOf: TypeAlias = Callable[[BrokerId], tuple[str, int] | None]
@@ -41,7 +42,10 @@ class GroupsNode:
         self._bounds = bounds
         self._spawn = spawn
         self._to_do = asyncio.Event()
-        """There is something to load, or at last something that needs to be told the time."""
+        """There is something to load, or something that needs to be told the time before `_next_ms`."""
+        self._next_ms = 0
+        self._now_ms = context.clocks.now_ms
+        self.coordinator.sooner = self._sooner
 
     def begin(self) -> None:
         """The broker's roles are taken: groups that it leads already are loaded."""
@@ -61,9 +65,16 @@ class GroupsNode:
                 await asyncio.sleep(0)
             self.coordinator.tick()
             self._to_do.clear()
+            now_ms = self._now_ms()
+            next_ms = self.coordinator.next_ms(now_ms + SOON_MS, now_ms + LISTENS_MS)
+            self._next_ms = now_ms + LISTENS_MS if next_ms is None else next_ms
             with suppress(TimeoutError):
-                async with asyncio.timeout(TICK_S if self.coordinator.held else None):
+                async with asyncio.timeout(None if next_ms is None else (next_ms - now_ms) / 1000):
                     await self._to_do.wait()
+
+    def _sooner(self, due_ms: int) -> None:
+        if due_ms < self._next_ms:
+            self._to_do.set()
 
     def _ask(self, broker: BrokerId, request: Request, timeout_ms: int, heard: Heard) -> None:
         address = self._address_of(broker)

@@ -7,6 +7,7 @@ What it keeps true:
 * Nothing here is written to the log: after a failover everybody has a whole session, and a whole time to give up.
 """
 
+from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Final, TypeAlias
 
@@ -28,9 +29,11 @@ Awaited: TypeAlias = tuple[int, str, str]
 class Deadlines:
     """Until when members are waited for."""
 
-    __slots__ = ("_due", "_heap", "_told_ms")
+    __slots__ = ("_due", "_heap", "_told_ms", "sooner")
 
     def __init__(self) -> None:
+        self.sooner: Callable[[int], None] = lambda _: None
+        """Told when something is due before all that was known: time is to be told then."""
         self._due: dict[Awaited, int] = {}
         self._heap: list[tuple[int, Awaited]] = []
         self._told_ms: int | None = None
@@ -44,7 +47,10 @@ class Deadlines:
         known = self._due.get(key)
         self._due[key] = due_ms
         if known is None or due_ms < known:
+            is_first = not self._heap or due_ms < self._heap[0][0]
             heappush(self._heap, (due_ms, key))
+            if is_first:
+                self.sooner(due_ms)
 
     def begin(self, kind: int, group: str, member: str, due_ms: int) -> None:
         """Wait until then, if it is not waited already."""

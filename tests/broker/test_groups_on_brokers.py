@@ -287,6 +287,30 @@ def test_members_share_a_topic_and_hear_at_once_of_who_comes_and_goes(play: Play
     )
 
 
+def test_a_coordinator_is_told_the_time_when_something_is_due_and_else_once_a_second(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play.join("a")
+    play.until_content(20)
+    coordinator = play.cluster.brokers[play.coordinator()].groups.coordinator
+    told: list[int] = []
+    tick, now_ms = coordinator.tick, coordinator.context.clocks.now_ms
+
+    def counted() -> None:
+        told.append(now_ms())
+        tick()
+
+    monkeypatch.setattr(coordinator, "tick", counted)
+    began_ms = now_ms()
+    play.cluster.until(lambda: now_ms() - began_ms >= 10_000, 20)
+    assert 9 <= len(told) <= 12, told
+    due_ms = now_ms() + 300
+    told.clear()
+    next(iter(coordinator.held.values())).shard.deadlines.set(0, "nobody", "nobody", due_ms)
+    play.cluster.until(lambda: told != [] and told[-1] >= due_ms, 0.5)
+    assert len(told) <= 3, "once to be told when, and once when it is due"
+
+
 def test_who_dies_is_put_out_also_by_a_coordinator_that_had_nothing_to_load(play: Play) -> None:
     """The log of the groups is new, and its leaders stay: nothing but the time tells them to look."""
     first = play.join("a")
