@@ -100,13 +100,14 @@ class Limits:
     def sweep_ms(self) -> float:
         """How often the time limits are looked at: often enough to keep the shortest within a quarter."""
         shortest = min(
-            self.send_timeout_ms,
-            self.frame_timeout_ms,
-            self.hello_timeout_ms,
-            self.idle_timeout_ms,
-            self.linger_ms,
+            self.send_timeout_ms, self.frame_timeout_ms, self.hello_timeout_ms, self.idle_timeout_ms
         )
         return min(shortest / 4, 1000)
+
+    @property
+    def sweep_last_words_ms(self) -> float:
+        """How often while a connection says its last words, which is seldom."""
+        return min(self.sweep_ms, self.linger_ms / 4)
 
 
 DEFAULT: Final = Limits()

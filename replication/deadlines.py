@@ -36,8 +36,10 @@ class Deadlines:
 
     def _expire(self) -> None:
         self._timer = None
+        # That time has come, also where a float says that it is a moment before: else the loop would spin up to it.
+        now_ms = max(int(self._loop.time() * 1000), self._at_ms)
         try:
-            self._delayed.expire(int(self._loop.time() * 1000))
+            self._delayed.expire(now_ms)
         finally:
             deadline_ms = self._delayed.deadline_ms
             if deadline_ms is not None:

@@ -154,6 +154,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.ending = True
         self._reader.hold()
         self.share.close()
+        self._listener.ends_soon()
 
     def abort(self, reason: str) -> None:
         """Cut the connection off."""
@@ -466,6 +467,7 @@ class Listener:
         self._handler: Handler
         self._servers: list[asyncio.AbstractServer] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._sweep_s = 0.0
         self._empty: asyncio.Future[None] | None = None
 
     async def open(self, host: str, port: int, handler: Handler) -> None:
@@ -533,12 +535,24 @@ class Listener:
         if self._empty is not None and not self._empty.done():
             self._empty.set_result(None)
 
+    def ends_soon(self) -> None:
+        """A connection says its last words, for which it has less time than others have for theirs."""
+        if self._timer is not None and self._sweep_s > self.bounds.limits.sweep_last_words_ms / 1000:
+            self._timer.cancel()
+            self._sweep_in(self.bounds.limits.sweep_last_words_ms)
+
     def _sweep(self) -> None:
         """One timer for all time limits of all connections."""
-        now_ms = self._loop.time() * 1000
+        now_ms, ending = self._loop.time() * 1000, False
         for connection in list(self.connections):
             connection.sweep(now_ms)
-        self._timer = self._loop.call_later(self.bounds.limits.sweep_ms / 1000, self._sweep)
+            ending |= connection.ending
+        limits = self.bounds.limits
+        self._sweep_in(limits.sweep_last_words_ms if ending else limits.sweep_ms)
+
+    def _sweep_in(self, ms: float) -> None:
+        self._sweep_s = ms / 1000
+        self._timer = self._loop.call_later(self._sweep_s, self._sweep)
 
 
 async def listen(host: str, port: int, handler: Handler, bounds: Bounds | None = None) -> Listener:

@@ -23,5 +23,6 @@ def test_limits_that_cannot_work_are_refused(wrong: dict[str, Any], fact: str) -
 
 
 def test_the_shortest_time_limit_sets_how_often_they_are_looked_at() -> None:
-    assert Limits().sweep_ms == 250
+    assert Limits().sweep_ms == 1000
+    assert Limits().sweep_last_words_ms == 250
     assert Limits(idle_timeout_ms=100).sweep_ms == 25
