@@ -28,6 +28,7 @@ import msgspec
 
 from tidelog.client.cluster import Changes, Cluster, Topic
 from tidelog.client.config import Address, ClientConfig
+from tidelog.client.io.absence import ABSENT_MS, Absence
 from tidelog.client.io.connections import Connections, Lane, again, first, joined
 from tidelog.client.retry import Advice, Backoff, advice
 from tidelog.protocol.errors import (
@@ -53,8 +54,6 @@ _WATCH_S: Final = 0.5
 """How often it is looked whether a broker that owes answers is silent."""
 _SILENT_S: Final = 2.0
 """After how long without any answer the cluster is asked whether the broker is still part of it."""
-_ABSENT_MS: Final = 500
-"""How long a topic may be unknown to brokers before it is said that there is none: it may just have been created."""
 
 
 class Child(Protocol):
@@ -93,6 +92,7 @@ class Session:
         self._watchers: list[Callable[[Changes], None]] = []
         self._children: list[Child] = []
         self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._absence = Absence(self)
         self.wanted: set[str] = set()  # to be made if missing, where the cluster allows it
         self._round: _Round | None = None
         """The request for metadata that is under way."""
@@ -241,7 +241,7 @@ class Session:
         if not isinstance(name, str):
             raise InvalidRequest(f"a topic's name is text, not {name!r}")
         backoff = self.backoff(self._timeout_ms(timeout))
-        absent_until_ms = self._now_ms() + _ABSENT_MS
+        absent_until_ms = self._now_ms() + ABSENT_MS
         while True:
             error: TidelogError = RequestTimedOut(f"topic {name!r} is not known in time")
             try:
@@ -258,7 +258,7 @@ class Session:
             if absent is not None:
                 error = again(absent.error)
                 if not error.retriable or self._now_ms() >= absent_until_ms:
-                    raise error
+                    raise await self._absence.told(name, error)
             await self._pause(backoff, error)
 
     async def refresh(self, topics: Iterable[str] | None = None, *, newer: bool = False) -> None:

@@ -87,7 +87,7 @@ class Scripted:
             topics=tuple(
                 self.topics.get(name)
                 or TopicMetadata(UnknownTopicOrPartition.code, f"there is no topic {name!r}", name)
-                for name in request.names
+                for name in (self.topics if request.all_topics else request.names)
             ),
         )
 
