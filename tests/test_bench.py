@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from scripts import bench as command
-from scripts.benches import evidence, front_page, table
+from scripts.benches import evidence, front_page, spark, spark_kafka, table
 from scripts.benches.all import BENCHES
 from scripts.benches.measure import (
     Bench,
@@ -98,6 +98,17 @@ def test_no_two_rows_of_a_bench_read_the_same() -> None:
             row for row in one.rows if "(OPEN:" not in row.name
         ]  # what stands beside them is not installed
         assert len({(row.figure, row.reference) for row in rows}) == len(rows)
+
+
+def test_kafkas_connector_is_a_reference_where_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(spark_kafka.JARS, raising=False)
+    monkeypatch.setenv(spark_kafka.ADDRESS, "127.0.0.1:9092")
+    absent = spark.beside_kafka("all columns", "count")
+    assert "not at hand: TIDELOG_BENCH_KAFKA_JARS names them" in absent.name
+    assert (absent.reference, spark_kafka.session()) == ("", {})
+    monkeypatch.setenv(spark_kafka.JARS, "a.jar,b.jar")
+    there = spark.beside_kafka("all columns", "count")
+    assert (there.reference, spark_kafka.session()) == ("count kafka", {"spark.jars": "a.jar,b.jar"})
 
 
 # ── evidence ──────────────────────────────────────────────────────────────────────────────────────────

@@ -7,7 +7,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
-from scripts.benches import evidence, growth
+from scripts.benches import evidence, front_page, growth
 from scripts.benches.all import BENCHES
 from scripts.benches.picture import HEIGHT, WIDTH, Axis, Line, draw, words
 
@@ -118,7 +118,12 @@ def kept_run(scale: float = 1.0) -> dict[str, Any]:
         bench.name: {
             "foreign_cores": [0.5],
             "rows": [
-                {"name": row.name, "median": scale * number, "reference": {"median": 2.0 * number}}
+                {
+                    "name": row.name,
+                    "unit": row.unit,
+                    "median": scale * number,
+                    "reference": {"median": 2.0 * number},
+                }
                 for number, row in enumerate(bench.rows, 1)
             ],
         }
@@ -152,6 +157,14 @@ def test_the_pictures_in_docs_are_those_of_the_kept_runs() -> None:
     directory = ROOT / "docs/growth"
     there = {file.name: file.read_text("utf-8") for file in sorted(directory.glob("*.svg"))}
     assert there == dict(growth.pictures(evidence.entries(ROOT / "docs/evidence/bench.json")))
+
+
+def test_the_front_page_names_the_pictures_that_there_are() -> None:
+    page = f"before {front_page.BEGIN}old{front_page.END} after"
+    assert "docs/growth" not in front_page.written(page, [])
+    written = front_page.written(page, [kept_run()])
+    assert [f"docs/growth/{plot.file}" in written for plot in growth.PLOTS] == [True] * len(growth.PLOTS)
+    assert front_page.written(written, [kept_run()]) == written
 
 
 def test_pictures_are_written_where_they_belong(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from scripts.benches.growth import PLOTS
 from scripts.benches.measure import shown
 
 BEGIN = "<!-- figures: written by scripts/bench --pages from docs/evidence/bench.json -->"
@@ -41,7 +42,7 @@ def table(runs: Iterable[dict[str, Any]]) -> str:
         for bench, kept in run["benches"].items():
             # Of rows with the same words the first one is meant.
             for row in reversed(kept["rows"]):
-                rows[bench, row["name"]] = f"{shown(row['median'])} {row['unit']}", run["date"][:10]
+                rows[bench, row["name"]] = _said(row["median"], row["unit"]), run["date"][:10]
     lines = ["| what | figure | taken | take it again |", "|---|---|---|---|"]
     for words, bench, name in FIGURES:
         if (bench, name) in rows:
@@ -50,10 +51,24 @@ def table(runs: Iterable[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def _said(figure: float, unit: str) -> str:
+    return f"{shown(figure * 1000)} ms" if unit == "s" and figure < 1 else f"{shown(figure)} {unit}"
+
+
+def curves(runs: Iterable[dict[str, Any]]) -> str:
+    """Where the pictures of what grows are, as far as it was measured."""
+    measured = {name for run in runs for name in run["benches"]}
+    those = [plot for plot in PLOTS if plot.section in measured]
+    return "".join(f"* [{plot.title}](docs/growth/{plot.file})\n" for plot in those)
+
+
 def written(page: str, runs: Iterable[dict[str, Any]]) -> str:
     """The page with these figures."""
     before, rest = page.split(BEGIN)
-    return f"{before}{BEGIN}\n\n{table(runs)}\n\n{END}{rest.split(END)[1]}"
+    kept = list(runs)
+    below = curves(kept)
+    pictures = f"How it grows:\n\n{below}\n" if below else ""
+    return f"{before}{BEGIN}\n\n{table(kept)}\n\n{pictures}{END}{rest.split(END)[1]}"
 
 
 def write(page: Path, runs: Iterable[dict[str, Any]]) -> None:

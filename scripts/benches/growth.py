@@ -32,6 +32,8 @@ class Curve:
     """Of what was measured, where a goal is a part of it."""
     level: bool = False
     """As it was at the smallest size, all along."""
+    bound: float | None = None
+    """A goal that is no row: the same at all of these sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ PLOTS = (
         (
             Curve("idle", _by(_OF.PARTITIONS, _OF.IDLE)),
             Curve("without any topic", _by(_OF.PARTITIONS, _OF.EMPTY), level=True),
+            Curve("the goal, up to 1,000: 5 %", dict.fromkeys(_OF.PARTITIONS[:3], ""), bound=5.0),
         ),
     ),
     Plot(
@@ -151,13 +154,16 @@ def pictures(runs: Iterable[Kept]) -> Iterator[tuple[str, str]]:
 
 def _line(curve: Curve, rows: Mapping[str, Kept]) -> Line:
     def value(name: str) -> float:
+        if curve.bound is not None:
+            return curve.bound
         row = rows[name]
         return float((row if curve.what == "figure" else row["reference"])["median"]) * curve.times
 
     points = [(float(size), value(name)) for size, name in curve.rows.items()]
     if curve.level:
         points = [(size, points[0][1]) for size, _ in points]
-    return Line(curve.name, tuple(points), reference=curve.level or curve.what == "reference")
+    held = curve.level or curve.bound is not None or curve.what == "reference"
+    return Line(curve.name, tuple(points), reference=held)
 
 
 def _caption(plot: Plot, run: Kept, bench: Kept) -> str:

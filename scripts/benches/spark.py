@@ -197,7 +197,8 @@ _OF_STREAM = Goal("ratio", True, 0.6, "GOALS S11")
 _UNIT = "M rows/s"
 
 
-def _beside_kafka(what: str, name: str) -> Row:
+def beside_kafka(what: str, name: str) -> Row:
+    """A row that says so where there is no connector."""
     if spark_kafka.at_hand():
         return Row(f"{what}, beside Kafka's connector", _UNIT, f"{name} topic", f"{name} kafka", "kafka, JVM")
     return Row(f"{what}, beside Kafka's connector ({spark_kafka.ABSENT})", _UNIT, f"{name} topic")
@@ -210,8 +211,8 @@ ROWS = (
     Row("aggregation, beside Arrow", _UNIT, "aggregation topic", "aggregation arrow", "arrow", _OF_ARROW),
     Row("aggregation, beside tuples", _UNIT, "aggregation topic", "aggregation tuples", "tuples", _OF_TUPLES),
     Row("aggregation, beside files", _UNIT, "aggregation topic", "aggregation parquet", "parquet"),
-    _beside_kafka("all columns", "count"),
-    _beside_kafka("aggregation", "aggregation"),
+    beside_kafka("all columns", "count"),
+    beside_kafka("aggregation", "aggregation"),
     Row("two columns", _UNIT, "two columns", "count topic", "all columns"),
     Row("a stream's micro-batch", _UNIT, "stream", "count arrow", "arrow", _OF_STREAM),
     Row("the largest Python worker", "MB", "worker"),
