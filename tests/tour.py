@@ -13,8 +13,10 @@ PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "TOUR.md"
 _BLOCK: Final = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _MARK: Final = "\x1e"
 
-
 _VARIES: Final = re.compile(r"\b[0-9a-f]{32}\b|\b[0-9a-f]{8}\b|\d[\d.:]*(?:,\d{3})*(?: [KMG]?B\b)?")
+
+_NOW: Final = re.compile(r"\bnow\b|# s ago")
+"""How long ago: which of the two it is, a busy machine decides."""
 
 
 class Typed(NamedTuple):
@@ -80,4 +82,4 @@ def type_them(
 
 def shape(line: str) -> str:
     """The line without what is another at each run: ids, numbers, times, and the widths that they take."""
-    return " ".join(_VARIES.sub("#", line).split())
+    return " ".join(_NOW.sub("#", _VARIES.sub("#", line)).split())

@@ -81,7 +81,13 @@ class Run:
     """One run: `storm`, then `judge`."""
 
     def __init__(
-        self, cluster: Cluster, seed: int, *, faults: Sequence[Fault] = FAULTS, min_isr: int = 2
+        self,
+        cluster: Cluster,
+        seed: int,
+        *,
+        faults: Sequence[Fault] = FAULTS,
+        min_isr: int = 2,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         self.cluster: Any = cluster
         self.rng = Random(seed)
@@ -92,6 +98,7 @@ class Run:
         self.report = Report()
         self.forecast = Forecast(Random(seed), faults)
         self._min_isr = min_isr
+        self._patience_s = patience_s
         self._brokers = [node.spec.number for node in cluster.nodes.values() if node.spec.is_broker]
         self._client: Any
         self._stop = asyncio.Event()
@@ -131,14 +138,14 @@ class Run:
     async def progress(self, records: int) -> None:
         """Until clients have had so many more acknowledgements."""
         target = self._acknowledged + records
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + self._patience_s
         while self._acknowledged < target:
             self._raise_failure()
             self._moved.clear()
             left = deadline - time.monotonic()
             if left <= 0:
                 raise Stalled(
-                    f"{target - self._acknowledged} acknowledgements are missing after {PATIENCE_S:g} s; "
+                    f"{target - self._acknowledged} acknowledgements are missing after {self._patience_s:g} s; "
                     f"{await self._state()}"
                 )
             try:
@@ -161,11 +168,11 @@ class Run:
         await self._until(in_sync, "every replica is in sync")
 
     async def _until(self, look: Callable[[], Awaitable[T | None]], what: str) -> T:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + self._patience_s
         while (found := await look()) is None:
             self._raise_failure()
             if time.monotonic() > deadline:
-                raise Stalled(f"waited {PATIENCE_S:g} s in vain until {what}; {await self._state()}")
+                raise Stalled(f"waited {self._patience_s:g} s in vain until {what}; {await self._state()}")
             await asyncio.sleep(POLL_S)
         return found
 
@@ -206,7 +213,7 @@ class Run:
                     if enough and self.forecast.has_had_all:
                         break
                 self._stop.set()
-                _, late = await asyncio.wait(tasks, timeout=PATIENCE_S)
+                _, late = await asyncio.wait(tasks, timeout=self._patience_s)
                 if late:
                     raise Stalled(f"{len(late)} clients do not end")
         self._raise_failure()
@@ -290,7 +297,7 @@ class Run:
             end = (await consumer.end_offsets([place]))[place]
             while consumer.assignment() and await consumer.position(place) < end:
                 before = len(found)
-                async for batch in consumer.batches(timeout=PATIENCE_S):
+                async for batch in consumer.batches(timeout=self._patience_s):
                     found += zip(batch.offsets, (value or b"" for value in batch.values), strict=True)
                     if batch.next_offset >= end:
                         break

@@ -139,7 +139,7 @@ def test_a_topic_that_one_broker_cannot_know_yet_is_not_called_usable(stage: Sta
     async def create(client: Client) -> Any:
         new = NewTopic("orders", assignment=[[1, 2]])
         with pytest.raises(
-            RequestTimedOut, match="orders was created, and is not usable yet: broker 3 does not"
+            RequestTimedOut, match="orders was created, and is not usable yet: broker 3: orders is not known"
         ):
             await client.admin.create_topics(new, timeout=1)  # a session of a broker is 1.5 s
         began = stage.world.now
