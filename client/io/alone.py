@@ -6,7 +6,7 @@ What it keeps true:
 
 * A partition is read from where the group has committed it, or else by `auto_offset_reset`; where somebody has sought
   meanwhile, from there.
-* Its commits are sent one behind the other, so that none of them overtakes a later one.
+* Its commits are sent one behind the other, and numbered: one that was given up and arrives late changes nothing.
 * Nothing is committed by itself that the application has in hand. A group with members refuses whatever is committed so
   (NonEmptyGroup): that ends the reading, since somebody else reads for this group.
 """
@@ -25,7 +25,7 @@ from tidelog.client.io.group_offsets import CLOSE_COMMIT_S, Commit, GroupOffsets
 from tidelog.client.io.session import until
 from tidelog.client.options import ConsumerConfig
 from tidelog.protocol.errors import NonEmptyGroup, RequestTimedOut, TidelogError
-from tidelog.protocol.messages import CommittedPartition, OffsetCommit, OffsetCommitReply
+from tidelog.protocol.messages import NO_MEMBER, CommittedPartition, OffsetCommit, OffsetCommitReply
 from tidelog.protocol.types import NO_EPOCH, NO_OFFSET, Offset, TopicPartition
 
 if TYPE_CHECKING:
@@ -52,6 +52,9 @@ class Alone:
         self._offsets = GroupOffsets(client, config.group)
         self._fetcher = fetcher
         self._processed = processed
+        self._id = f"{client.config.client_id or 'consumer'}-{client.rng.getrandbits(96):024x}"
+        """Whose commits are numbered: nobody else's."""
+        self._commits = 0
         self._turn = asyncio.Lock()
         self._committed: dict[TopicPartition, Offset] = {}
         """What was committed last, as far as is known here."""
@@ -112,6 +115,7 @@ class Alone:
             return
         late = RequestTimedOut(f"group {self.group!r} has not taken {len(offsets)} offsets in time")
         async with until(deadline_ms, late), self._turn:
+            self._commits += 1
             for some in pieces(list(offsets.items()), lambda each: each[1].metadata):
                 await self._send(dict(some), deadline_ms)
 
@@ -123,9 +127,11 @@ class Alone:
             reader = self._fetcher.fetching.readers.get(name)
             epoch = reader.epoch_before(each.offset) if reader is not None else NO_EPOCH
             places[place], names[place] = replace(each, leader_epoch=epoch), name
-        entries = to_commit(places)
+        entries, number = to_commit(places), self._commits
         reply = await self._offsets.at.insist(
-            lambda left_ms: OffsetCommit(self.group, entries, timeout_ms=left_ms),
+            lambda left_ms: OffsetCommit(
+                self.group, entries, self._id, NO_MEMBER, commit_sequence=number, timeout_ms=left_ms
+            ),
             OffsetCommitReply,
             deadline_ms,
         )

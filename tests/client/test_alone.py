@@ -12,6 +12,7 @@ from tests.client.test_groups import member as shared_member
 from tidelog.client.io.client import Client
 from tidelog.client.io.consumer import Consumer
 from tidelog.protocol.errors import InvalidRequest, NonEmptyGroup, OffsetOutOfRange, UnknownTopicOrPartition
+from tidelog.protocol.messages import OffsetCommit, OffsetCommitReply, Request
 from tidelog.protocol.types import TopicPartition
 
 __all__ = ["client", "cluster"]
@@ -184,3 +185,26 @@ async def test_closing_while_nobody_coordinates_is_bounded(cluster: Cluster, cli
     async with asyncio.timeout(10):
         await consumer.close()
     await until(lambda: consumer.state == "closed", "it is closed")
+
+
+async def test_a_commit_that_was_given_up_and_arrives_late_changes_nothing(
+    client: Client, chosen: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Any] = []
+    call = client.call
+
+    async def noted(broker: Any, request: Request, *rest: Any, **options: Any) -> Any:
+        if isinstance(request, OffsetCommit):
+            sent.append((broker, request))
+        return await call(broker, request, *rest, **options)
+
+    monkeypatch.setattr(client, "call", noted)
+    for offset in (10, 20):
+        await chosen.commit({FIRST: offset})
+    broker, first = sent[0]
+    reply, _ = await call(broker, first)
+    assert isinstance(reply, OffsetCommitReply)
+    assert [each.error for each in reply.partitions] == [0]
+    assert (await committed(client))[0] == 20
+    await chosen.commit({FIRST: 5})
+    assert (await committed(client))[0] == 5, "it went back on purpose"
