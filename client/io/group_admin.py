@@ -17,7 +17,9 @@ from tidelog.client.io.leaders import AtLeaders
 from tidelog.client.io.session import Session
 from tidelog.client.retry import Advice, Backoff, advice
 from tidelog.protocol.errors import (
+    CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
+    GroupIdNotFound,
     RequestTimedOut,
     TidelogError,
     UnknownServerError,
@@ -161,15 +163,28 @@ class GroupAdmin:
         return found
 
     async def delete_groups(self, *groups: str, timeout: float | None = None) -> None:
-        """Forget groups that have no members, with their offsets."""
+        """Forget groups that have no members, with their offsets. One that is gone when its deletion is asked for again,
+        because it was not known what had become of it, counts as deleted.
+        """
+        doubtful: set[str] = set()
 
         async def ask(broker: BrokerId, names: Sequence[str], backoff: Backoff) -> Sequence[DeletedGroup]:
             left_ms = backoff.left_ms(_now_ms())
             request = DeleteGroups(tuple(names), max(int(left_ms / 2), 1))
+            before = frozenset(doubtful)
+            doubtful.update(names)
             reply, _ = await self._session.call(broker, request, timeout_ms=left_ms)
             if not isinstance(reply, DeleteGroupsReply):
                 raise UnknownServerError(f"{type(reply).__name__} was answered to DeleteGroups")
-            return reply.groups
+            doubtful.difference_update(
+                entry.group_id for entry in reply.groups if entry.error == CoordinatorLoadInProgress.code
+            )
+            return [
+                DeletedGroup(entry.group_id)
+                if entry.error == GroupIdNotFound.code and entry.group_id in before
+                else entry
+                for entry in reply.groups
+            ]
 
         await self._at_coordinators(groups, ask, timeout)
 

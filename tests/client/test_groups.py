@@ -15,6 +15,7 @@ from tidelog.client.io.coordinator import AtCoordinator
 from tidelog.client.io.groups import GroupMember
 from tidelog.client.membership import Assigned, Place
 from tidelog.protocol.errors import (
+    ConnectionFailed,
     CoordinatorNotAvailable,
     FencedInstanceId,
     FencedMemberEpoch,
@@ -26,7 +27,7 @@ from tidelog.protocol.errors import (
     TidelogError,
     UnknownServerError,
 )
-from tidelog.protocol.messages import OffsetCommit, OffsetCommitReply, OffsetToCommit
+from tidelog.protocol.messages import DeleteGroups, OffsetCommit, OffsetCommitReply, OffsetToCommit, Request
 from tidelog.protocol.records import Record
 from tidelog.protocol.types import TopicPartition
 
@@ -483,6 +484,27 @@ async def test_groups_are_listed_and_described_with_their_lag(client: Client) ->
     assert await client.admin.list_groups(topic="other") == []
     with pytest.raises(GroupIdNotFound, match="there is no group 'nobody'"):
         await client.admin.describe_groups("nobody")
+
+
+async def test_a_group_whose_deletion_was_not_answered_is_deleted_all_the_same(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.admin.reset_group_offsets("g", Offset(0), partitions=["orders"], dry_run=False)
+    call, lost = client.call, 0
+
+    async def deaf(broker: Any, request: Request, *rest: Any, **options: Any) -> Any:
+        nonlocal lost
+        reply = await call(broker, request, *rest, **options)
+        if isinstance(request, DeleteGroups) and not lost:
+            lost += 1
+            raise ConnectionFailed("the answer was lost")
+        return reply
+
+    monkeypatch.setattr(client, "call", deaf)
+    await client.admin.delete_groups("g")
+    assert lost == 1
+    with pytest.raises(GroupIdNotFound):
+        await client.admin.delete_groups("g")
 
 
 async def test_a_list_of_groups_with_gaps_is_refused(
