@@ -299,6 +299,28 @@ def test_long_processing_puts_nobody_out() -> None:
     assert desk.has("a") == ALL
 
 
+def test_fifty_that_leave_at_once_leave_everything_to_who_stays() -> None:
+    desk = Desk()
+    desk.topics.put(Topic(IDS["orders"], "orders", 60))
+    names = [f"m{number}" for number in range(51)]
+    epochs = dict.fromkeys(names, 0)
+    for name in names:
+        epochs[name] = desk.say(name, 0, ["orders"]).member_epoch
+    for _ in range(4):
+        for name in names:
+            owned = {(topic, index) for topic, index in desk.has(name)}
+            epochs[name] = desk.say(name, epochs[name], owned=owned).member_epoch
+        desk.wait(100, 100)
+    assert sorted(len(desk.has(name)) for name in names) == [1] * 42 + [2] * 9
+    for name in names[1:]:
+        assert desk.say(name, -1).error == 0
+    desk.wait(1000, 100)
+    last = desk.say(names[0], epochs[names[0]])
+    assert last.error == 0
+    assert desk.has(names[0]) == of("orders", *range(60))
+    assert set(desk.group.members) == {names[0]}
+
+
 def test_the_last_one_leaves_an_empty_group() -> None:
     desk = Desk()
     desk.say("a", 0, ["orders"])

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.broker.groups_desk import IDS, Desk
+from tests.broker.groups_desk import IDS, SESSION_MS, Desk
 from tests.broker.groups_world import topic_id
 from tidelog.broker.groups.lag import UNKNOWN, Ends, Lag, lag_of, total
 from tidelog.broker.groups.topics import Topic
@@ -226,6 +226,23 @@ def test_a_group_with_members_is_not_deleted() -> None:
     assert delete() == 0
     assert desk.shard.current.get("g") is None
     assert delete() == GroupIdNotFound.code
+
+
+def test_a_group_is_not_deleted_while_a_static_member_may_come_back() -> None:
+    desk = Desk()
+    desk.say("a", 0, ["orders"], instance="one")
+    desk.commit("a", 1, {ORDERS: 7})
+    desk.say("a", -2, instance="one")
+
+    def delete() -> int:
+        reply = desk.write(desk.shard.delete_group("g")).reply
+        assert isinstance(reply, DeleteGroupsReply)
+        return reply.groups[0].error
+
+    assert delete() == NonEmptyGroup.code
+    assert desk.commit("", -1, {ORDERS: 0}).error == NonEmptyGroup.code
+    desk.wait(SESSION_MS)
+    assert delete() == 0
 
 
 def test_offsets_of_topics_that_members_want_are_not_deleted() -> None:

@@ -1,0 +1,118 @@
+"""Groups when something of what they need is away: brokers, topics, answers, the place of a static member."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.client.nodes import Cluster, running, until
+from tests.client.test_groups import PLACES, client, cluster, committed, fill, member, take
+from tidelog.broker.groups.settings import GroupSettings
+from tidelog.client.admin import NewTopic, Offset, OffsetReset, Shift
+from tidelog.client.io import groups
+from tidelog.client.io.client import Client
+from tidelog.protocol.errors import (
+    ConnectionFailed,
+    LeaderNotAvailable,
+    SeveralErrors,
+    TidelogError,
+    UnreleasedInstanceId,
+)
+from tidelog.protocol.messages import OffsetCommit, Request
+from tidelog.protocol.types import TopicPartition
+
+__all__ = ["client", "cluster"]
+
+
+async def test_what_cannot_be_committed_is_given_up_in_time_and_read_again(
+    client: Client, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "CLOSE_COMMIT_S", 0.5)
+    async with cluster.client() as others, member(client) as first:
+        assert {record.offset for record in await take(first, 200)} == set(range(50))
+        call = client.call
+
+        async def commits_nothing(broker: Any, request: Request, *rest: Any, **options: Any) -> Any:
+            if isinstance(request, OffsetCommit):
+                raise ConnectionFailed("the coordinator is away, for commits")
+            return await call(broker, request, *rest, **options)
+
+        monkeypatch.setattr(client, "call", commits_nothing)
+        async with member(others) as second:
+            reading = asyncio.create_task(second.getone())
+            await asyncio.sleep(0)
+            _ = await first.getmany(timeout=0.2)
+            async with asyncio.timeout(20):
+                assert (await reading).offset == 0, "nothing was committed"
+            assert len(first.assignment()) == len(second.assignment()) == 2
+            assert (first.state, second.state) == ("stable", "stable")
+
+
+async def test_the_second_process_of_an_instance_is_told_and_the_first_one_goes_on(
+    client: Client, cluster: Cluster
+) -> None:
+    async with cluster.client() as others, member(client, instance_id="one") as first:
+        assert len(await take(first, 20)) == 20
+        with pytest.raises(UnreleasedInstanceId, match="is alive, or was until"):
+            async with member(others, instance_id="one", default_api_timeout_ms=1000):
+                pass
+        assert len(await take(first, 180)) == 180
+        assert first.state == "stable"
+        [group] = await client.admin.describe_groups("g")
+        assert [one.instance_id for one in group.members] == ["one"]
+
+
+async def test_offsets_of_a_topic_that_is_gone_are_in_nobodys_way(client: Client) -> None:
+    admin = client.admin
+    await admin.create_topics(NewTopic("doomed", partitions=3, replication_factor=1))
+    await admin.reset_group_offsets("g", Offset(0), partitions=["doomed"], dry_run=False)
+    await admin.reset_group_offsets("g", Offset(30), partitions=["orders"], dry_run=False)
+    await admin.delete_topics("doomed")
+    assert sorted(await admin.committed_offsets("g")) == PLACES
+    moved = await admin.reset_group_offsets("g", Shift(5), dry_run=False)
+    assert moved == [OffsetReset(each, 30, 35) for each in PLACES]
+    [group] = await admin.describe_groups("g")
+    assert {each.topic for each in group.offsets} <= {"orders", ""}, "it is forgotten sooner or later"
+    # The next one of its name has other partitions, and nothing of what was committed.
+    await admin.create_topics(NewTopic("doomed", partitions=1, replication_factor=1))
+    assert sorted(await admin.committed_offsets("g")) == PLACES
+    again = [OffsetReset(TopicPartition("doomed", 0), None, 0)]
+    assert await admin.reset_group_offsets("g", "latest", partitions=["doomed"], dry_run=False) == again
+
+
+@pytest.fixture
+async def pair(nothing_left: None) -> AsyncIterator[Cluster]:  # noqa: ARG001 -- it ends after this
+    """Two brokers; groups are in one log, which either has alone."""
+    settings = GroupSettings(offsets_topic_replication_factor=1, offsets_topic_num_partitions=1)
+    async with running(2, groups=settings) as cluster:
+        yield cluster
+
+
+async def test_partitions_that_nobody_leads_are_named_and_the_others_can_be_set(pair: Cluster) -> None:
+    async with pair.client(request_timeout_ms=2000) as client:
+        admin = client.admin
+        await admin.create_topics(NewTopic("orders", partitions=4, replication_factor=1))
+        await fill(client, 10)
+        await admin.reset_group_offsets("g", Offset(5), partitions=["orders"], dry_run=False)
+        [offsets] = await admin.describe_topics("__consumer_offsets")
+        alive = offsets.partitions[0].leader
+        [orders] = await admin.describe_topics("orders")
+        led = [TopicPartition("orders", each.index) for each in orders.partitions if each.leader == alive]
+        assert 0 < len(led) < 4
+        await pair.kill(3 - alive)
+        image = pair.controller.working
+        await until(lambda: image.brokers[3 - alive].fenced, "its broker is known to be gone")  # type: ignore[index]
+        with pytest.raises(TidelogError) as refused:
+            await admin.reset_group_offsets("g", "earliest", dry_run=False, timeout=2)
+        assert isinstance(refused.value, SeveralErrors | LeaderNotAvailable | ConnectionFailed)
+        assert all(f"orders-{each.partition}" not in str(refused.value) for each in led)
+        told = await admin.committed_offsets("g")
+        assert [told[each].offset for each in PLACES] == [5] * 4, "all or nothing"
+        moved = await admin.reset_group_offsets("g", "earliest", partitions=led, dry_run=False)
+        assert moved == [OffsetReset(each, 5, 0) for each in led]
+        [group] = await admin.describe_groups("g")
+        assert {each.index: each.lag for each in group.offsets} == {
+            each.partition: 10 if each in led else -1 for each in PLACES
+        }, "what is not known is not guessed"
+        assert (await committed(client)).count(0) == len(led)
