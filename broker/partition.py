@@ -484,7 +484,7 @@ class Partition:
 
     def _begins_within(self, step: Step, data: Buffer) -> bool:
         """Whether these are batches for an empty log that begins within the first of them (3.3)."""
-        if not isinstance(step, Append) or self.log.size or len(data) < HEADER_SIZE:
+        if not isinstance(step, Append) or len(data) < HEADER_SIZE or not self.log.is_empty:
             return False
         first = read_header(data)
         return first.base_offset < self.log.log_start < first.next_offset
@@ -495,7 +495,7 @@ class Partition:
         Then its last records are of another history; their epochs cannot tell, for the leader has deleted its own
         there. As with any log that ends below its leader's start, nothing here is of use (3.6).
         """
-        if not self.log.size or len(data) < HEADER_SIZE or step.log_start < self.log.end_offset:
+        if step.log_start < self.log.end_offset or len(data) < HEADER_SIZE or self.log.is_empty:
             return False
         return read_header(data).base_offset < self.log.end_offset
 

@@ -388,9 +388,14 @@ class Replicas:
 
     # ── answers that wait ─────────────────────────────────────────────────────────────────────────
 
-    def wait(self, operation: Operation, keys: Iterable[Hashable], deadline_ms: int) -> None:
-        """Let an answer wait for these places (or what else), unless it can be given now; it has a deadline."""
-        if self.delayed.wait(operation, keys, deadline_ms):
+    def wait(
+        self, operation: Operation, keys: Iterable[Hashable], deadline_ms: int, *, looked: bool = False
+    ) -> None:
+        """Let an answer wait for these places (or what else), unless it can be given now; it has a deadline.
+
+        `looked`: it was seen in this very turn, after the last change, that it cannot.
+        """
+        if self.delayed.wait(operation, keys, deadline_ms, looked=looked):
             self._wake_at(deadline_ms)
 
     def touched(self, key: Hashable) -> None:

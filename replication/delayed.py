@@ -8,7 +8,8 @@ What it keeps true (docs/REPLICATION.md; I-80, KAFKA-8334):
 * An operation is completed or given up once, and then nobody remembers it, under whatever keys it waited.
 * Nothing is completed inside the change that makes it possible: `touched` marks, `run` tries. The first mark
   says that a run is due, so that a burst of changes costs one (DECISIONS 17).
-* A change between the first look and the waiting is not missed: `wait` tries once more when it has registered.
+* A change between the first look and the waiting is not missed: `wait` tries once more when it has registered,
+  unless whoever lets it wait says that nothing has happened since (`looked`).
 * An answer that fails is over, its error goes to whoever ran it, and the others lose no wake-up by it.
 """
 
@@ -64,7 +65,9 @@ class Delayed:
             self._over -= 1
         return self._deadlines[0][0] if self._deadlines else None
 
-    def wait(self, operation: Operation, keys: Iterable[Hashable], deadline_ms: int) -> bool:
+    def wait(
+        self, operation: Operation, keys: Iterable[Hashable], deadline_ms: int, *, looked: bool = False
+    ) -> bool:
         """Let it wait, unless it can be completed now; whether it waits."""
         waiting = _Waiting(operation, tuple(keys))
         for key in waiting.keys:
@@ -73,7 +76,7 @@ class Delayed:
                 self._waiting[key] = {waiting: None}
             else:
                 others[waiting] = None
-        if self._try(waiting):
+        if not looked and self._try(waiting):
             return False
         self._number += 1
         waiting.has_deadline = True

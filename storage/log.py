@@ -29,7 +29,7 @@ from tidelog.protocol.errors import (
     StorageError,
     TidelogError,
 )
-from tidelog.protocol.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Buffer, Epoch, Offset
+from tidelog.protocol.types import NO_EPOCH, NO_OFFSET, NO_PRODUCER_ID, NO_TIMESTAMP, Buffer, Epoch, Offset
 from tidelog.storage import producer_snapshots
 from tidelog.storage.config import MAX_BATCH_BYTES, LogConfig
 from tidelog.storage.dressing import as_configured
@@ -208,12 +208,18 @@ class Log(Readable):
 
     def _write(self, batches: memoryview, group: list[tuple[int, BatchHeader]], now_ms: int) -> None:
         """Write batches that may stand here, rolling to new segments where they must."""
-        first = 0
+        first, whole = 0, self._end(group[-1]) if group else 0
         while first < len(group):
             start = group[first][0]
             segment = self._segments[-1]
             if self._must_roll(segment, group[first][1]):
                 segment = self._roll()
+            if (
+                segment.size + whole - start <= self.config.segment_bytes
+                and group[-1][1].last_offset - segment.base_offset <= MAX_RELATIVE_OFFSET
+            ):
+                self._write_to(segment, batches[start:whole], group[first:] if first else group, now_ms)
+                return
             last = first + 1
             while (
                 last < len(group)
@@ -245,10 +251,13 @@ class Log(Readable):
         segment.appended_ms = now_ms
         self._since_snapshot += len(batches)
         try:
-            for at, header in group:
-                segment.enter(position + at - start, header)
-                self.epochs.assign(header.leader_epoch, header.base_offset)
-                self.producers.apply(header, now_ms)
+            segment.enter_all(position - start, group)
+            epochs, producers = self.epochs, self.producers
+            for _, header in group:
+                if header.leader_epoch != epochs.latest:
+                    epochs.assign(header.leader_epoch, header.base_offset)
+                if header.producer_id != NO_PRODUCER_ID:
+                    producers.apply(header, now_ms)
         except Exception as error:
             # The batch is written and the end has moved: an offset is never used twice (KAFKA-7866).
             self._refusal = StorageError(f"{self} went offline while noting a batch: {error!r}")

@@ -37,6 +37,11 @@ class Readable:
         return tuple(self._segments)
 
     @property
+    def is_empty(self) -> bool:
+        """Whether there is no batch in it."""
+        return not any(segment.size for segment in reversed(self._segments))
+
+    @property
     def size(self) -> int:
         """Bytes of batches on the disk."""
         return sum(segment.size for segment in self._segments)

@@ -11,7 +11,7 @@ may be missing where compaction removed them. What it keeps true:
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from tidelog.protocol.batch import HEADER_SIZE, BatchHeader, check_body, measure, read_header
@@ -354,6 +354,23 @@ class Segment:
     def cut_back(self) -> None:
         """Remove what a failed write may have left behind the last batch."""
         self.file().truncate(self.size)
+
+    def enter_all(self, before: int, group: Sequence[tuple[int, BatchHeader]]) -> None:
+        """Take note of batches that were written together; their positions count from the byte `before`."""
+        for at, header in group:
+            size = header.length + 12
+            if self._since_entry + size > self._interval or self.first_timestamp == NO_TIMESTAMP:
+                self.enter(before + at, header)
+                continue
+            # Most batches of many small ones get no index entry: this is `enter` without the rest of it.
+            last = header.base_offset + header.last_offset_delta
+            if header.max_timestamp > self.max_timestamp:
+                self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, last
+            self._last_at = before + at
+            self.size = before + at + size
+            self.next_offset = last + 1
+            self.last_epoch = header.leader_epoch
+            self._since_entry += size
 
     def enter(self, position: int, header: BatchHeader) -> None:
         """Take note of a batch that stands in the file at that position."""

@@ -286,9 +286,10 @@ class ServerConnection(asyncio.BufferedProtocol):
             return
         room = True
         if not counted:
-            request.count(frame.size)
+            size = frame.size
+            request.count(size)
             self.unanswered += 1
-            room = self.share.add(frame.size)
+            room = self.share.add(size)
         if self.unanswered >= self._bounds.limits.max_requests_in_flight:
             self._stop_reading(_FOR_ANSWERS)
         if not room and not self._not_reading & _FOR_ROOM:

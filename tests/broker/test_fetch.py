@@ -9,6 +9,7 @@ import pytest
 
 from tests.broker.node import PLACE, Asked, Node, records
 from tidelog.broker.replicas import Replicas
+from tidelog.broker.requests import fetch
 from tidelog.protocol.errors import (
     FencedLeaderEpoch,
     FetchSessionIdNotFound,
@@ -138,6 +139,29 @@ def test_a_follower_waits_for_the_next_record(node: Node) -> None:
     assert asked.waits, "never inside the change that makes it possible"
     node.turn()
     assert len(asked.data) == SIZE
+
+
+def test_a_follower_is_answered_once_for_all_records_of_a_burst(node: Node) -> None:
+    waiting = node.follower_fetch(2, 0)
+    for _ in range(3):
+        node.produce(acks=1)
+    assert waiting.waits
+    node.turn()
+    assert len(waiting.data) == 3 * len(records(1))
+
+
+def test_a_follower_that_waits_is_not_looked_at_because_more_is_committed(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.produce(acks=1)
+    node.follower_fetch(2, 1)
+    looks: list[Any] = []
+    look = fetch._Waiting.try_complete
+    monkeypatch.setattr(fetch._Waiting, "try_complete", lambda self: looks.append(self.request) or look(self))
+    node.fetched(3, 1)
+    node.turn()
+    assert node.partition.high_watermark == 1
+    assert not looks
 
 
 def test_a_follower_is_answered_at_its_deadline(node: Node) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.broker.node import PLACE, Asked, Node, records
 from tidelog.broker.groups.records import GROUPS_TOPIC
+from tidelog.broker.requests import produce
 from tidelog.protocol.batch import HEADER_SIZE, build, read_header, stamp
 from tidelog.protocol.errors import (
     CorruptMessage,
@@ -230,6 +231,27 @@ def test_with_acks_all_everybody_in_sync_must_have_it(node: Node) -> None:
     assert asked.waits, "never inside the change that makes it possible"
     node.turn()
     assert asked.entry.base_offset == 0
+
+
+def test_who_waits_for_a_commit_is_not_looked_at_for_every_record_that_is_not_committed(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each of a thousand requests in flight would be looked at for each of them (S9)."""
+    for follower in (2, 3):
+        node.fetched(follower, 0)
+    looks: list[Any] = []
+    look = produce._Waiting.try_complete
+    monkeypatch.setattr(produce._Waiting, "try_complete", lambda self: looks.append(self) or look(self))
+    waiting = [node.produce() for _ in range(3)]
+    node.turn()
+    assert not looks
+    node.fetched(2, 3)
+    node.turn()
+    assert not looks, "somebody in sync lacks them"
+    node.fetched(3, 3)
+    node.turn()
+    assert [each.entry.base_offset for each in waiting] == [0, 1, 2]
+    assert len(looks) == 3
 
 
 def test_a_duplicate_waits_for_the_original_to_be_committed(node: Node) -> None:

@@ -179,6 +179,15 @@ def test_a_fault_in_one_answer_loses_no_wake_up_of_another() -> None:
     assert (bad.log, good.log) == (["completed"], ["completed"])
 
 
+def test_who_has_just_looked_is_not_asked_again_before_something_changes() -> None:
+    delayed, answer = Delayed(), Answer(ready=True)
+    assert delayed.wait(answer, ["p"], 100, looked=True)
+    assert (answer.log, delayed.deadline_ms) == ([], 100)
+    assert delayed.touched("p")
+    delayed.run()
+    assert (answer.log, len(delayed), delayed.deadline_ms) == (["completed"], 0, None)
+
+
 def test_a_fault_while_it_is_first_looked_at_leaves_nothing_behind() -> None:
     delayed, bad = Delayed(), Answer(ready=True, then=lambda: 1 // 0)
     with pytest.raises(ZeroDivisionError):
@@ -282,7 +291,9 @@ class AnswersInsideTheChange(Delayed):
 
 
 class DoesNotLookAgainBeforeItWaits(Delayed):
-    def wait(self, operation: module.Operation, keys: object, deadline_ms: int) -> bool:
+    def wait(
+        self, operation: module.Operation, keys: object, deadline_ms: int, *, looked: bool = False
+    ) -> bool:
         class Sleepy:
             def __init__(self) -> None:
                 self.looks = 0

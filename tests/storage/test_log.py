@@ -451,7 +451,7 @@ def test_an_offset_is_never_used_twice_after_a_failure_behind_the_write(
     def broken(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(type(host.log.producers), "apply", broken)
+    monkeypatch.setattr(type(host.log.epochs), "assign", broken)
     with pytest.raises(StorageError, match="offline"):
         host.log.append(batch(), 0, now_ms=0)
     monkeypatch.undo()
