@@ -157,7 +157,12 @@ def test_a_follower_that_waits_is_not_looked_at_because_more_is_committed(
     node.follower_fetch(2, 1)
     looks: list[Any] = []
     look = fetch._Waiting.try_complete
-    monkeypatch.setattr(fetch._Waiting, "try_complete", lambda self: looks.append(self.request) or look(self))
+
+    def looked(self: fetch._Waiting) -> bool:
+        looks.append(self.request)
+        return look(self)
+
+    monkeypatch.setattr(fetch._Waiting, "try_complete", looked)
     node.fetched(3, 1)
     node.turn()
     assert node.partition.high_watermark == 1

@@ -241,7 +241,12 @@ def test_who_waits_for_a_commit_is_not_looked_at_for_every_record_that_is_not_co
         node.fetched(follower, 0)
     looks: list[Any] = []
     look = produce._Waiting.try_complete
-    monkeypatch.setattr(produce._Waiting, "try_complete", lambda self: looks.append(self) or look(self))
+
+    def looked(self: produce._Waiting) -> bool:
+        looks.append(self)
+        return look(self)
+
+    monkeypatch.setattr(produce._Waiting, "try_complete", looked)
     waiting = [node.produce() for _ in range(3)]
     node.turn()
     assert not looks
