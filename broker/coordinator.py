@@ -275,6 +275,10 @@ class Coordinator:
         if not self.context.replicas.has_lease(self.context.clocks.boot_ms()):
             raise NotCoordinator("this broker has not heard from its controller for longer than its lease")
         held = self.held.get(index)
+        if held is None and self._is_to_lead(index):
+            raise CoordinatorLoadInProgress(
+                f"{GROUPS_TOPIC}-{index}: this broker is to lead it, and is not ready to"
+            )
         if held is None or not held.is_led:
             raise NotCoordinator(
                 f"{what} is coordinated by the leader of {GROUPS_TOPIC}-{index}, not by this broker"
@@ -292,6 +296,14 @@ class Coordinator:
         """Into how many partitions groups are divided; 0: their topic is not made yet."""
         topic_id = self.context.image.topic_ids.get(GROUPS_TOPIC)
         return self.context.image.topics[topic_id].partitions if topic_id is not None else 0
+
+    def _is_to_lead(self, index: int) -> bool:
+        """Whether the cluster has decided that this broker leads that partition: its log may still be made."""
+        place = self.context.image.topic_ids.get(GROUPS_TOPIC, b""), index
+        known = self.context.image.partitions.get(place)
+        replica = self.context.replicas.partitions.get(place)
+        mine = known is not None and known.leader == self.context.replicas.around.me
+        return mine and (replica is None or replica.offline is None)
 
     def served(self) -> tuple[list[Group], list[int]]:
         """Every group that is served here, as far as it is committed; and the partitions that are not loaded yet."""

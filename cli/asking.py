@@ -16,12 +16,14 @@ import click
 from tidelog.cli.options import TIMEOUT_S, bootstrap, is_text, pairs, timeout_ms, verbose
 from tidelog.protocol.errors import (
     ConnectionFailed,
+    CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
     InvalidConfig,
     InvalidPartitions,
     InvalidRequest,
     LeaderNotAvailable,
     NotController,
+    NotCoordinator,
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
     RequestTimedOut,
@@ -42,9 +44,11 @@ UNHEALTHY: Final = 3
 CLIENT_ID: Final = "tidelog-cli"
 
 _UNHEALTHY: Final = (
+    CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
     LeaderNotAvailable,
     NotController,
+    NotCoordinator,
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
     RequestTimedOut,

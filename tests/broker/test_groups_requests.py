@@ -303,6 +303,17 @@ def test_nothing_is_served_before_what_was_loaded_is_committed() -> None:
     assert desk.say("a", 1).answer.error == 0
 
 
+def test_who_is_to_lead_and_is_not_ready_says_so_and_sends_nobody_away() -> None:
+    desk = ready()
+    index = partition_of("g", 2)
+    held = desk.coordinator.held.pop(index)  # its log is still being made
+    answer = desk.say("a", 0, "orders").answer
+    assert answer.error == CoordinatorLoadInProgress.code
+    assert "is to lead it, and is not ready" in answer.message
+    desk.coordinator.held[index] = held
+    assert desk.say("a", 0, "orders").answer.error == 0
+
+
 def test_nothing_is_served_without_a_lease() -> None:
     desk = ready()
     desk.replicas.lease_until_ms = desk.now_ms
