@@ -151,7 +151,7 @@ class Consumer:
             self.subscribe()
             return
         if self._alone is not None:
-            self._alone.leave(self.assignment())
+            self._alone.leave(self._fetching.readers)
         self._hand.drop_all()
         self._subscription.want(())
 
@@ -167,7 +167,7 @@ class Consumer:
             self._alone, self._group = self._choose(self._group), None
         new = [name for name in wanted if name not in self._fetching.readers]
         if self._alone is not None:
-            self._alone.leave(self.assignment() - wanted.keys())
+            self._alone.leave([name for name in self._fetching.readers if name not in wanted])
         self._hand.only(wanted)
         if self._alone is not None:
             self._alone.begin(new)

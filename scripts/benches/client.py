@@ -2,7 +2,7 @@
 
     writing    records of 100 B, acks=all, three replicas: one by one (`enqueue`), as columns (`send_many`), by `tidelog.sync`
     reading    the same as objects (`async for`, `getmany`) and as columns (`batches`)
-    latency    one record at a time; the same while a consumer of this client reads at full speed
+    latency    one record at a time; the same while a consumer reads at full speed, in this loop and in another process
     requests   one record each, 64 in flight, with three replicas and with one
     metadata   one record at a time, and many, by a client that knows 5,000 partitions beside one that knows 12
 
@@ -22,6 +22,7 @@ from pathlib import Path
 from statistics import quantiles
 
 from scripts.benches import client_peers
+from scripts.benches.client_reader import apart, endless
 from scripts.benches.measure import Bench, Goal, Readings, Round, Row, Settings
 from scripts.benches.sockets import Pipeline, RawPeer, Server, server
 
@@ -110,10 +111,12 @@ class _Bench:
                 await producer.send("one", VALUE)
 
             alone = await _latencies("send", send, count)
-            reading = asyncio.create_task(self._read_for_ever())
+            reading = asyncio.create_task(endless(self._client, "read"))
             beside = await _latencies("beside", send, count)
             reading.cancel()
             await asyncio.wait([reading])
+            async with apart(self._cluster.bootstrap, "read", self._settings.children):
+                beside |= await _latencies("apart", send, count)
         connection = await connect("127.0.0.1", self._rpc.port)
 
         async def call() -> None:
@@ -123,12 +126,6 @@ class _Bench:
         connection.close()
         await connection.wait_closed()
         return alone | beside | bare
-
-    async def _read_for_ever(self) -> None:
-        while True:
-            async with self._client.consumer("read", auto_offset_reset="earliest") as consumer:
-                async for _ in consumer.batches(timeout=0.05):
-                    await asyncio.sleep(0)
 
     async def _requests(self, topic: str) -> Readings:
         count = self._settings.count(20_000, 100)
@@ -398,6 +395,21 @@ ROWS = (
         Goal("ratio", False, 2, "issue 6"),
     ),
     Row(
+        "... the consumer in a process of its own, p99",
+        "ms",
+        "apart p99",
+        "send p99",
+        "without",
+    ),
+    Row(
+        "... what sharing the loop costs: p99 with it in this one",
+        "ms",
+        "beside p99",
+        "apart p99",
+        "in its own",
+        Goal("ratio", False, 1.5, "this bench"),
+    ),
+    Row(
         "requests of one record, 3 replicas",
         "k/s",
         "requests one",
@@ -440,5 +452,10 @@ BENCH = Bench(
     ROWS,
     _begin,
     rounds_max=5,
-    also_runs=("scripts.benches.client_peers", "tidelog.testing.node", "tidelog.cli.main"),
+    also_runs=(
+        "scripts.benches.client_peers",
+        "scripts.benches.client_reader",
+        "tidelog.testing.node",
+        "tidelog.cli.main",
+    ),
 )
