@@ -139,7 +139,7 @@ class _Waiting:
         """Whether it has everything and says what it has said: most of what an idle cluster talks about, and cheap."""
         partition = self.context.replicas.partitions.get(place)
         leadership = partition.leadership if partition is not None else None
-        if partition is None or leadership is None:
+        if partition is None or leadership is None or asked.fetch_offset != leadership.high_watermark:
             return False
         log, at = partition.log, asked.fetch_offset
         last, latest = asked.last_fetched_epoch, log.epochs.latest
