@@ -159,12 +159,12 @@ class Alone:
         }
         try:
             await self.commit(moved, _now_ms() + CLOSE_COMMIT_S * 1000)
-        except NonEmptyGroup as error:
-            self._fetcher.fail(error)
         except TidelogError as error:
             logger.warning(
                 "group.not_committed group=%s partitions=%d reason=%s", self.group, len(moved), error
             )
+            if isinstance(error, NonEmptyGroup):
+                self._fetcher.fail(error)
         else:
             self._left = {name: at for name, at in self._left.items() if self._committed.get(name) != at}
 

@@ -142,6 +142,18 @@ async def test_who_leaves_commits_to_the_consumer_is_told_that_the_group_has_mem
                 await take(consumer, 1000)
 
 
+async def test_what_cannot_be_committed_when_it_is_closed_is_said(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with shared_member(client) as other:
+        await take(other, 1)
+        async with alone(client) as consumer:
+            consumer.assign([FIRST])
+            await take(consumer, 7)
+        assert "group.not_committed group=g partitions=1 reason=" in caplog.text
+    assert "g has 1 members: only they commit" in caplog.text
+
+
 async def test_a_partition_that_is_not_there_is_told(client: Client) -> None:
     async with alone(client) as consumer:
         consumer.assign([TopicPartition("orders", 9)])

@@ -424,6 +424,23 @@ def test_what_was_read_is_committed_by_itself_and_what_was_not_is_read_again(
         assert next(consumer).offset == 5, "the block has ended well: it was done with it"
 
 
+def test_who_chooses_partitions_commits_what_was_read_of_what_was_lent(
+    client: tidelog.sync.Client, topic: str
+) -> None:
+    """A batch is lent to the thread: of it only what was read counts, also when somebody else looks."""
+    with client.producer() as producer:
+        producer.send_many(topic, [b"%d" % at for at in range(10)], partition=0)
+    with client.consumer(group=topic, auto_offset_reset="earliest") as consumer:
+        consumer.assign([(topic, 0)])
+        assert [next(consumer).offset for _ in range(4)] == [0, 1, 2, 3]
+        assert consumer.position((topic, 0)) == 4
+    with client.consumer(group=topic) as again:
+        again.assign([(topic, 0)])
+        assert next(again).offset == 4
+        again.commit({tidelog.TopicPartition(topic, 0): 2})
+        assert again.committed() == {tidelog.TopicPartition(topic, 0): 2}
+
+
 # ── loops, forks, exits ───────────────────────────────────────────────────────────────────────────────
 
 
