@@ -22,7 +22,7 @@ from tidelog.broker.groups.settings import GroupSettings
 from tidelog.broker.groups.shard import Shard
 from tidelog.broker.groups.topics import Topic, Topics
 from tidelog.client.membership import Assigned, Failed, Lose, Member, Membership, Revoke, Standing
-from tidelog.protocol.errors import NotCoordinator, StaleMemberEpoch, error_of
+from tidelog.protocol.errors import FencedInstanceId, NotCoordinator, StaleMemberEpoch, error_of
 from tidelog.protocol.messages import (
     GroupHeartbeat,
     GroupHeartbeatReply,
@@ -68,9 +68,11 @@ class Consumer:
 class World:
     """See the module."""
 
-    def __init__(self, seed: int, *, faults: bool = True) -> None:
+    def __init__(self, seed: int, *, faults: bool = True, twins: bool = False) -> None:
         self.random = Random(seed)
         self.faults = faults
+        self.twins = twins
+        """Whether somebody starts a second process of an instance while the first one lives."""
         self.now_ms = 1_000
         self.topics = Topics([Topic(topic_id(1), "orders", 4), Topic(topic_id(2), "events", 3)])
         self.ids = 2
@@ -216,8 +218,12 @@ class World:
             consumer.membership.unanswered(sequence, NotCoordinator(), self.now_ms)
         elif reply.error:
             error = error_of(reply.error, reply.message or "")
+            failed = consumer.membership.standing is Standing.FAILED
             consumer.membership.unanswered(sequence, error, self.now_ms)
-            assert consumer.membership.standing is not Standing.FAILED, f"{consumer.membership}: {error!r}"
+            may_fail = self.twins and (failed or isinstance(error, FencedInstanceId))
+            assert may_fail or consumer.membership.standing is not Standing.FAILED, (
+                f"{consumer.membership}: {error!r}"
+            )
         else:
             assert decode_reply(encode_head(1, reply))[1] == reply
             consumer.membership.answered(sequence, reply, self.now_ms)
@@ -231,8 +237,10 @@ class World:
             if isinstance(news, Assigned):
                 for place in news.places:
                     consumer.positions[place] = self.fetch(place)
+            elif isinstance(news, Failed):
+                assert self.twins, f"{membership} has failed: {news.error!r}"
+                self.crash(consumer)
             else:
-                assert not isinstance(news, Failed), f"{membership} has failed: {news.error!r}"
                 consumer.obliged.append(news)
                 if isinstance(news, Lose):
                     for place in news.places:
@@ -344,7 +352,7 @@ class World:
         name = self.random.choice("abcd")
         wanted = self.random.choice(((), (), ("orders",), ("events", "later")))
         used = {each.membership.member.instance_id for each in self.living()}
-        static = self.random.random() < 0.4 and f"static-{name}" not in used
+        static = self.random.random() < 0.4 and (self.twins or f"static-{name}" not in used)
         self.join(name, *wanted, instance_id=f"static-{name}" if static else None)
 
     def change_topics(self) -> None:
@@ -413,6 +421,7 @@ class World:
         self.held_up.clear()
         for consumer in self.consumers.values():
             consumer.slow, consumer.stopped_until_ms = False, 0
+        self.part_twins()
         if not self.living():
             self.join("last")
         # A static process is waited for until its session ends, and so is who took its place and died as well.
@@ -421,6 +430,19 @@ class World:
             self.topics.put(Topic(topic.topic_id, topic.name, topic.partitions + 1))
         self.until_content(HEARTBEAT_MS + 2_000)
         return took_ms
+
+    def part_twins(self) -> None:
+        """Of several processes of one instance that one goes on which is the member."""
+        group = self.shard.current.get(GROUP)
+        instances: dict[str, list[Consumer]] = {}
+        for consumer in self.living():
+            if consumer.membership.member.instance_id is not None:
+                instances.setdefault(consumer.membership.member.instance_id, []).append(consumer)
+        for instance_id, processes in instances.items():
+            member = group.instances.get(instance_id) if group is not None else None
+            processes.sort(key=lambda each: each.membership.member.member_id == member)
+            for consumer in processes[:-1]:
+                self.crash(consumer)
 
     def until_content(self, bound_ms: int) -> int:
         began = self.now_ms
@@ -480,9 +502,9 @@ def same(one: Groups, other: Groups) -> bool:
     )
 
 
-def storm(seed: int, steps: int = 600) -> World:
+def storm(seed: int, steps: int = 600, *, twins: bool = False) -> World:
     """A run: things go wrong, and then no more."""
-    world = World(seed)
+    world = World(seed, twins=twins)
     for _ in range(2):
         world.come()
     for _ in range(steps):
