@@ -24,6 +24,7 @@ from tidelog.protocol.messages import (
     split_attachment,
 )
 from tidelog.protocol.types import Epoch, Offset
+from tidelog.storage.log import Appended
 
 
 def produce(context: Context, incoming: Incoming) -> None:
@@ -52,11 +53,10 @@ def produce(context: Context, incoming: Incoming) -> None:
             replicas.touched((entry.topic_id, entry.index))
         else:
             replicas.grown(partition)
-        owed = _Owed(entry, partition, partition.leader_epoch, *appended)
         if acks == ACKS_ALL and not is_committed:
-            waiting.owed[at] = owed
+            waiting.owed[at] = _Owed(entry, partition, partition.leader_epoch, appended)
         else:
-            waiting.answers[at] = _written(owed)
+            waiting.answers[at] = _answer(entry, partition, appended)
     if acks == 0:
         return
     if not waiting.owed:
@@ -82,10 +82,12 @@ class _Owed(NamedTuple):
     entry: PartitionProduce
     partition: Partition
     leader_epoch: Epoch
-    base_offset: Offset
-    next_offset: Offset
-    duplicate: bool
-    append_time: int
+    appended: Appended
+
+    @property
+    def next_offset(self) -> Offset:
+        """Behind its last record."""
+        return self.appended.next_offset
 
 
 @dataclass(slots=True)
@@ -103,7 +105,7 @@ class _Waiting:
             leadership = partition.leadership
             if leadership is None or partition.leader_epoch != owed.leader_epoch:
                 self._settle(at, self.refused(owed.entry, NotLeaderOrFollower(f"{partition}: another leads")))
-            elif leadership.high_watermark >= owed.next_offset:
+            elif leadership.high_watermark >= owed.appended.next_offset:
                 self._settle(at, _written(owed))
         if self.owed:
             return False
@@ -139,10 +141,14 @@ class _Waiting:
 
 
 def _written(owed: _Owed) -> PartitionProduced:
+    return _answer(owed.entry, owed.partition, owed.appended)
+
+
+def _answer(entry: PartitionProduce, partition: Partition, appended: Appended) -> PartitionProduced:
     return PartitionProduced(
-        owed.entry.topic_id,
-        owed.entry.index,
-        base_offset=owed.base_offset,
-        append_time=owed.append_time,
-        log_start=owed.partition.log.log_start,
+        entry.topic_id,
+        entry.index,
+        base_offset=appended.base_offset,
+        append_time=appended.append_time,
+        log_start=partition.log.log_start,
     )
