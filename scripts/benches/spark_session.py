@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parents[2]
+_QUICK = {"spark.sql.codegen.wholeStage": "false"}
+"""Not worth compiling anything for a few rows."""
 _SESSION = {"spark.ui.showConsoleProgress": "false"}
 
 
@@ -58,7 +60,8 @@ def _begun(settings: Settings) -> Iterator[Beside]:
         cluster = runner.run(Cluster(1, processes=True, directory=settings.directory / "spark").__aenter__())
         try:
             with _talk_to(settings.directory / "spark.log"):
-                spark = local_session(2, "bench", settings=_SESSION | kafka.session(), quick=settings.quick)
+                chosen = _SESSION | kafka.session() | (_QUICK if settings.quick else {})
+                spark = local_session(2, "bench", settings=chosen, quick=settings.quick)
             spark.sparkContext.setLogLevel("ERROR")
             gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 -- Spark does not end its JVM itself
             try:
