@@ -16,7 +16,7 @@ from tidelog.client.fetching import Fetching
 from tidelog.client.reader import Reader
 from tidelog.client.records import Record, RecordBatch
 from tidelog.protocol.batch import read_header
-from tidelog.protocol.types import NO_OFFSET, Offset, TopicPartition
+from tidelog.protocol.types import NO_OFFSET, NO_TIMESTAMP, Offset, TopicPartition
 
 
 class Hand:
@@ -38,6 +38,8 @@ class Hand:
         """Whose turn it is to be read, the next one first."""
         self._given: dict[TopicPartition, Offset] = {}
         """From where on the application was given records that it may not be done with; `last` is another one."""
+        self._times: dict[TopicPartition, tuple[tuple[Offset, int], ...]] = {}
+        """Where batches ended that were given, and when their last record was written: as far as anybody may ask."""
 
     # ── which partitions ──────────────────────────────────────────────────────────────────────────
 
@@ -51,6 +53,7 @@ class Hand:
         fetching = self._fetching
         fetching.unassign([name for name in fetching.readers if name not in names])
         self._given = {name: offset for name, offset in self._given.items() if name in fetching.readers}
+        self._times = {name: times for name, times in self._times.items() if name in fetching.readers}
         fetching.assign(names)
         self._turn = list(fetching.readers.values())
 
@@ -66,11 +69,13 @@ class Hand:
         self._fetching.unassign([name for name in names if name in self._fetching.readers])
         for name in names:
             self._given.pop(name, None)
+            self._times.pop(name, None)
 
     def drop_all(self) -> None:
         """Nothing is this consumer's any more."""
         self._end_one_by_one()
         self._given.clear()
+        self._times.clear()
         self._fetching.unassign(list(self._fetching.readers))
         self._turn = []
 
@@ -80,6 +85,7 @@ class Hand:
         """Go on there; what was given of it counts no more."""
         self.put_back()
         self._given.pop(reader.name, None)
+        self._times.pop(reader.name, None)
         reader.seek(offset, question)
 
     def position(self, reader: Reader) -> Offset:
@@ -99,6 +105,15 @@ class Hand:
         if self.reading is not None and self.reading[0].name == name and self.last is not None:
             return self.last.offset
         return self._given.get(name, self.placed(name))
+
+    def time_before(self, name: TopicPartition, offset: Offset) -> int:
+        """When the last record before that offset was written, or an older one that was given; -1: not known any more."""
+        if self.reading is not None and self.reading[0].name == name:
+            time_ms = self.reading[1].time_before(offset)
+            if time_ms != NO_TIMESTAMP:
+                return time_ms
+        times = self._times.get(name, ())
+        return next((time_ms for end, time_ms in reversed(times) if end <= offset), NO_TIMESTAMP)
 
     def finished(self) -> None:
         """The application asks for more, or has ended well: it is done with what it had."""
@@ -150,8 +165,11 @@ class Hand:
         """Put back what is left of the batch that is read one by one."""
         if self.reading is not None:
             rest, reader = self._rest(), self.reading[0]
+            times = self._times.get(reader.name, ())[:-1]
             if self.last is not None:
                 self._given.setdefault(reader.name, self.last.offset)
+                times += ((self.last.offset + 1, self.last.timestamp_ms),)
+            self._times[reader.name] = times
             if rest is not None:
                 self._fetching.give_back(reader, rest)
         self._end_one_by_one()
@@ -178,9 +196,16 @@ class Hand:
                 if not reader.has_records:
                     self._turn.append(self._turn.pop(0))
                 self.taken += len(batch)
+                self._note(reader.name, batch)
                 return reader, batch
             self._turn.append(self._turn.pop(0))
         return None
+
+    def _note(self, name: TopicPartition, batch: RecordBatch) -> None:
+        times = self._times.get(name, ())
+        if name not in self._given:
+            times = times[-1:]  # nobody is before the end of the last one any more
+        self._times[name] = (*times, (batch.next_offset, batch.time_before(batch.next_offset)))
 
     def _rest(self) -> RecordBatch | None:
         """What is left of the batch that is being read one by one."""

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from tidelog.protocol.batch import LOG_APPEND_TIME
 from tidelog.protocol.records import Columns, Headers, Record
-from tidelog.protocol.types import NO_OFFSET, Offset, TopicPartition
+from tidelog.protocol.types import NO_OFFSET, NO_TIMESTAMP, Offset, TopicPartition
 
 __all__ = [
     "Headers",
@@ -110,6 +110,11 @@ class RecordBatch:
         """Each record's time."""
         timestamps = self._columns.timestamps
         return timestamps if self._whole else timestamps[self._begin : self._end]
+
+    def time_before(self, next_offset: Offset) -> int:
+        """When the last of them before that offset was written; -1: there is none."""
+        at = bisect_left(self._columns.offsets, next_offset, self._begin, self._end)
+        return self._columns.time_at(at - 1) if at > self._begin else NO_TIMESTAMP
 
     @property
     def log_append_time(self) -> bool:

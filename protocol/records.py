@@ -120,6 +120,12 @@ class Columns:
             return [base] * len(self.values)
         return [base + delta for delta in self._deltas]
 
+    def time_at(self, place: int) -> int:
+        """One record's time: the others need not be looked at."""
+        if self.header.attributes & LOG_APPEND_TIME:
+            return self.header.max_timestamp
+        return self.header.base_timestamp + (self._deltas[place] if self._deltas is not None else 0)
+
     @property
     def headers(self) -> list[Headers]:
         """Each record's headers; unpacked, and verified, when they are first asked for."""

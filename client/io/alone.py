@@ -26,7 +26,7 @@ from tidelog.client.io.session import until
 from tidelog.client.options import ConsumerConfig
 from tidelog.protocol.errors import NonEmptyGroup, RequestTimedOut, TidelogError
 from tidelog.protocol.messages import NO_MEMBER, CommittedPartition, OffsetCommit, OffsetCommitReply
-from tidelog.protocol.types import NO_EPOCH, NO_OFFSET, Offset, TopicPartition
+from tidelog.protocol.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Offset, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.client.io.session import Session
@@ -35,7 +35,9 @@ logger = logging.getLogger(__name__)
 
 
 class Alone:
-    """See the module. `processed`: how far the application is done with a partition; -1: unknown."""
+    """See the module. `processed`: how far the application is done with a partition; `time_before`: when the last record
+    before an offset was written; -1: unknown.
+    """
 
     def __init__(
         self,
@@ -43,6 +45,7 @@ class Alone:
         config: ConsumerConfig,
         fetcher: Fetcher,
         processed: Callable[[TopicPartition], Offset],
+        time_before: Callable[[TopicPartition, Offset], int],
     ) -> None:
         assert config.group is not None
         self.config = config
@@ -52,6 +55,7 @@ class Alone:
         self._offsets = GroupOffsets(client, config.group)
         self._fetcher = fetcher
         self._processed = processed
+        self._time_before = time_before
         self._id = f"{client.config.client_id or 'consumer'}-{client.rng.getrandbits(96):024x}"
         """Whose commits are numbered: nobody else's."""
         self._commits = 0
@@ -126,7 +130,11 @@ class Alone:
             place = await self._offsets.place(name, deadline_ms)
             reader = self._fetcher.fetching.readers.get(name)
             epoch = reader.epoch_before(each.offset) if reader is not None else NO_EPOCH
-            places[place], names[place] = replace(each, leader_epoch=epoch), name
+            time_ms = each.timestamp_ms
+            if time_ms == NO_TIMESTAMP:
+                time_ms = self._time_before(name, each.offset)
+            places[place] = replace(each, leader_epoch=epoch, timestamp_ms=time_ms)
+            names[place] = name
         entries, number = to_commit(places), self._commits
         reply = await self._offsets.at.insist(
             lambda left_ms: OffsetCommit(

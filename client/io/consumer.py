@@ -91,7 +91,9 @@ class Consumer:
         """In place of `_group`, since partitions were assigned."""
         if config.group is not None:
             hand = self._hand
-            hands = Hands(self._begin, hand.withdraw, hand.drop, hand.processed, hand.placed)
+            hands = Hands(
+                self._begin, hand.withdraw, hand.drop, hand.processed, hand.placed, hand.time_before
+            )
             self._group = GroupMember(client, config, self._fetcher, hands)
         self._names = names
         """What the group is still to be told."""
@@ -185,7 +187,7 @@ class Consumer:
         for name in ("instance_id", "assignor", "on_assigned", "on_revoked", "on_lost"):
             if getattr(self.config, name) != alone[name].default:
                 raise InvalidRequest(f"{name}: it is for members of a group, and who assigns is none")
-        return Alone(self._client, self.config, self._fetcher, self._hand.processed)
+        return Alone(self._client, self.config, self._fetcher, self._hand.processed, self._hand.time_before)
 
     def assignment(self) -> set[TopicPartition]:
         """What is read."""

@@ -60,7 +60,7 @@ from tidelog.protocol.messages import (
     OffsetCommit,
     OffsetCommitReply,
 )
-from tidelog.protocol.types import NO_EPOCH, NO_OFFSET, Offset, TopicPartition
+from tidelog.protocol.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Offset, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.client.io.session import Session
@@ -96,6 +96,8 @@ class Hands:
     """How far the application is done with one; -1: unknown."""
     position: Callable[[TopicPartition], Offset]
     """How much of it was given to the application; -1: unknown."""
+    time_before: Callable[[TopicPartition, Offset], int]
+    """When the last record before an offset was written; -1: unknown."""
 
 
 Listener: TypeAlias = Callable[..., object]
@@ -512,7 +514,10 @@ class GroupMember:
                 )
             reader = self._fetcher.fetching.readers.get(name)
             epoch = reader.epoch_before(each.offset) if reader is not None else NO_EPOCH
-            found[place] = replace(each, leader_epoch=epoch)
+            time_ms = each.timestamp_ms
+            if time_ms == NO_TIMESTAMP:
+                time_ms = self._hands.time_before(name, each.offset)
+            found[place] = replace(each, leader_epoch=epoch, timestamp_ms=time_ms)
         return found
 
     def _worth_another_try(self, error: TidelogError, epoch: int) -> bool:

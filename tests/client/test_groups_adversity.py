@@ -49,6 +49,42 @@ async def test_what_cannot_be_committed_is_given_up_in_time_and_read_again(
             assert (first.state, second.state) == ("stable", "stable")
 
 
+async def test_how_long_a_group_is_behind_is_known_of_whatever_was_committed(
+    client: Client, cluster: Cluster
+) -> None:
+    [broker] = cluster.brokers.values()
+    assert broker.groups is not None
+    times: dict[TopicPartition, list[int]] = {}
+    async with client.consumer("orders", auto_offset_reset="earliest") as reader:
+        for record in await take(reader, 200):
+            times.setdefault(TopicPartition("orders", record.partition), []).append(record.timestamp_ms)
+
+    def told() -> dict[TopicPartition, tuple[int, int]]:
+        group = broker.groups.coordinator.of_group("g").shard.committed.get("g")
+        offsets = group.offsets.items() if group is not None else ()
+        return {TopicPartition("orders", place[1]): (one.offset, one.timestamp) for place, one in offsets}
+
+    def known() -> bool:
+        """Whether every offset that is committed has the time of the record before it."""
+        return all(
+            not offset or time_ms == times[name][offset - 1] for name, (offset, time_ms) in told().items()
+        )
+
+    async with member(client, auto_commit_interval_ms=10) as consumer:
+        for _ in range(9):
+            await take(consumer, 7)  # one by one
+            await until(lambda: sum(offset for offset, _ in told().values()) > 0, "it is committed")
+            assert known(), told()
+        found = await consumer.getmany(max_records=11, timeout=5)
+        assert found
+        found = await consumer.getmany(max_records=60, timeout=5)
+        assert found
+        await consumer.commit()
+        assert known(), told()
+    assert known(), told()
+    assert any(offset for offset, _ in told().values())
+
+
 async def test_the_second_process_of_an_instance_is_told_and_the_first_one_goes_on(
     client: Client, cluster: Cluster
 ) -> None:
