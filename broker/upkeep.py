@@ -1,7 +1,8 @@
-"""What happens to logs over time: old segments go, compacted ones take the place of others, files that left are removed.
+"""What happens to logs over time: old segments go, compacted ones take the place of others, what has left is removed.
 
     look ─► leaders raise log starts ─► durable ─► segments below leave ─► (file.delete.delay.ms) ─► their files are removed
          ─► the log that needs it most is compacted, step by step, and then the next
+    a log is not placed here any more ─► its directory has another name ─► durable ─► it is removed, beside all else
 
 What it keeps true (docs/STORAGE.md, 10.8 and 10.9; ADR 79):
 
@@ -33,6 +34,7 @@ from tidelog.storage.cleaning import (
     next_to_compact,
 )
 from tidelog.storage.compaction import Compactor
+from tidelog.storage.data_directory import DataDirectory
 from tidelog.storage.files import Directory
 from tidelog.storage.log_compaction import Compaction, Compacts, CompactsElsewhere
 from tidelog.storage.retention import Leftovers, remove, retain
@@ -41,6 +43,8 @@ logger = logging.getLogger(__name__)
 
 _REMOVE_S = 1.0
 """How often it is looked for files whose delay is over, while there are any."""
+_AT_ONCE = 16
+"""Directories that are removed in one go of a worker thread: a stop waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,8 @@ class Upkeep:
         self._elsewhere = elsewhere
         self._stopping = False
         self._woken = asyncio.Event()
+        self._left = asyncio.Event()
+        replicas.data.on_left = self._left.set
 
     def reconfigure(self, settings: UpkeepSettings) -> None:
         """Settings have changed, of brokers or of topics: look soon."""
@@ -89,9 +95,15 @@ class Upkeep:
         """Begin nothing more; `run` ends when nothing is under way."""
         self._stopping = True
         self._woken.set()
+        self._left.set()
 
     async def run(self) -> None:
         """Look after the logs until told to stop."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._look_after())
+            group.create_task(self._clear())
+
+    async def _look_after(self) -> None:
         loop = asyncio.get_running_loop()
         look_at = loop.time() + self._settings.check_interval_ms / 1000
         while not self._stopping:
@@ -149,6 +161,32 @@ class Upkeep:
                 await in_a_thread(partial(remove, due))
         except OSError as error:  # the next start removes them
             logger.warning("segments.not_removed reason=%s", error)
+
+    # ── logs that have left ───────────────────────────────────────────────────────────────────────────
+
+    async def _clear(self) -> None:
+        """Remove what is left of logs, as soon as there is some; what a stop leaves is removed by the next start."""
+        while True:
+            await self._left.wait()
+            if self._stopping:
+                return
+            taken = self._replicas.data.take_left(_AT_ONCE)
+            if taken is None:
+                self._left.clear()
+            else:
+                await self._destroy(*taken)
+
+    async def _destroy(self, data: DataDirectory, names: list[str]) -> None:
+        try:
+            await in_a_thread(data.directory.flush)
+        except OSError as error:
+            with suppress(StorageError):
+                data.halt("make removals durable", error)
+            return
+        try:
+            await in_a_thread(partial(data.destroy, *names))
+        except OSError as error:  # the next start removes them
+            logger.warning("logs.not_removed path=%s reason=%s", data.directory.path, error)
 
     # ── compaction ────────────────────────────────────────────────────────────────────────────────
 

@@ -45,6 +45,13 @@ class Write(NamedTuple):
     pending: PendingWrite
 
 
+class Left(NamedTuple):
+    """What is left of a log that was removed, and in which directory."""
+
+    data: DataDirectory
+    name: str
+
+
 class DataDirectories:
     """The directories, the first one first. Most of what it offers is what a `DataDirectory` does, for the right one."""
 
@@ -52,6 +59,9 @@ class DataDirectories:
         self.all: Final = tuple(all_of_them)
         self.on_failure: Callable[[DataDirectory, str], None] = lambda *_: None
         """Told when one has failed; nothing that lies there may be used after it."""
+        self.on_left: Callable[[], None] = lambda: None
+        """Told when there is something to `take_left`."""
+        self._left: list[Left] = []
         self._making: dict[TopicPartition, DataDirectory] = {}
         """Where logs are being made that are not there yet."""
         self.offline: Mapping[TopicPartition, TidelogError] = _merged(
@@ -215,8 +225,20 @@ class DataDirectories:
         self._making.pop(making.partition).halt(f"make the log of {making.partition}", error)
 
     def remove(self, partition: TopicPartition) -> None:
-        """Take a log out of service, and remove it; on a disk that has failed it stays."""
-        self._take_out(partition, lambda data: data.destroy(data.remove(partition)))
+        """Take a log out of service, to be removed by who is told `on_left`; on a disk that has failed it stays."""
+        self._take_out(partition, lambda data: self._left.append(Left(data, data.remove(partition))))
+        if self._left:
+            self.on_left()
+
+    def take_left(self, most: int) -> tuple[DataDirectory, list[str]] | None:
+        """Some of what is left of logs that were removed, in one directory: flush that, and `destroy` them."""
+        self._left = [left for left in self._left if left.data.failure is None]
+        if not self._left:
+            return None
+        data = self._left[0].data
+        taken = [left for left in self._left if left.data is data][:most]
+        self._left = [left for left in self._left if left not in taken]
+        return data, [left.name for left in taken]
 
     def stray(self, partition: TopicPartition) -> None:
         """Keep a log that this node should not have, but never serve it."""

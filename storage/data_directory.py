@@ -17,6 +17,7 @@ import errno
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Final, NoReturn
 
 from tidelog.protocol.errors import DamagedLog, DiskFull, InvalidTopic, StorageError, TidelogError
@@ -272,33 +273,37 @@ class DataDirectory:
         self.directory.remove_directory(partition_name(making.partition))
 
     def remove(self, partition: TopicPartition) -> str:
-        """Take a log out of service; the answer is the name to `destroy` when it is convenient."""
-        self._close(partition)
+        """Take a log out of service: its name is free. The answer is the name to `destroy`, soon.
+
+        A kill leaves that to the next start. It is durable when `directory` is flushed, by whoever destroys it or makes
+        a log of that name: a loss of power before may leave the log as it was.
+        """
+        self._close(partition, for_good=True)
         return self._part(partition_name(partition), DELETED)
 
-    def destroy(self, name: str) -> None:
+    def destroy(self, *names: str) -> None:
         """Remove what `remove` left (may run in a worker thread)."""
-        self.directory.remove_directory(name)
+        for name in names:
+            self.directory.remove_directory(name)
 
     def stray(self, partition: TopicPartition) -> None:
         """Keep a log that this node should not have, but never serve it."""
         self._close(partition)
         self.report.stray.append(f"{self.directory.path}/{self._part(partition_name(partition), STRAY)}")
 
-    def _close(self, partition: TopicPartition) -> None:
+    def _close(self, partition: TopicPartition, *, for_good: bool = False) -> None:
         assert not self.logs[partition].is_in_use, f"a thread is busy with {partition}"
         log = self.logs.pop(partition)
         del self.topic_ids[partition], self._partitions[log.directory.path]
-        log.abandon()
+        log.abandon(for_good=for_good)
 
     def _part(self, name: str, ending: str) -> str:
         """Rename a partition's directory so that it is none any more."""
-        taken = self.directory.names()
-        parted = next(
-            new for new in (parted_name(name, n, ending) for n in range(len(taken) + 1)) if new not in taken
-        )
+        names = (parted_name(name, number, ending) for number in count())
+        parted = next(new for new in names if not self.directory.exists(new))
         self.directory.rename(name, parted)
-        self.directory.flush()
+        if ending != DELETED:
+            self.directory.flush()
         return parted
 
     # ── checkpoints ───────────────────────────────────────────────────────────────────────────────

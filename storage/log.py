@@ -447,12 +447,15 @@ class Log(Readable):
         self.flush()
         self.abandon()
 
-    def abandon(self) -> None:
-        """Close the files and nothing else. Not while a flush is under way: it would fail, and end the process."""
+    def abandon(self, *, for_good: bool = False) -> None:
+        """Close the files and nothing else. Not while a flush is under way: it would fail, and end the process.
+
+        `for_good`: nobody opens it again, so its indexes are not worth saving.
+        """
         assert self._flushing is None, f"{self} is being flushed"
         self._end_compaction()
         for segment in self._segments:
-            segment.close()
+            segment.close(save=not for_good)
 
     # ── cutting ───────────────────────────────────────────────────────────────────────────────────
 

@@ -179,9 +179,11 @@ class Segment:
             self._file.close()
             self._file = None
 
-    def close(self) -> None:
-        """Let go for good."""
+    def close(self, *, save: bool = True) -> None:
+        """Let go for good; `save`: with its indexes on the disk, for whoever opens it again."""
         self._open.forget(self)
+        if not save:
+            self._indexes = None
         self.let_go()
 
     def remove(self) -> None:

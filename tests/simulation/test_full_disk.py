@@ -55,10 +55,12 @@ def test_leadership_moves_where_there_is_room_and_nobody_is_refused_for_long(wor
 def test_records_are_refused_below_the_mark_and_taken_above_it(world: World) -> None:
     town = Town(world)
     town.produce(10)
-    for host in town.cluster.hosts.values():
-        fill(host, 1999)
-    led = town.leader() or 0
-    town.cluster.until(lambda: all(low(town, number) for number in (1, 2, 3)), 5)
+    led, others = town.leader() or 0, town.others()
+    for number in others:
+        fill(town.cluster.hosts[number], 1999)
+    town.cluster.until(lambda: all(low(town, number) for number in others), 5)
+    fill(town.cluster.hosts[led], 1999)
+    town.cluster.until(lambda: low(town, led), 5)
     assert town.leader() == led, "nobody has room, so nobody moves"
     refusal = town.do(lambda client: try_to_send(client, town))
     assert refusal.startswith("DISK_FULL"), refusal

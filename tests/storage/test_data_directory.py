@@ -149,8 +149,45 @@ def test_a_topic_made_again_inherits_nothing(node: Node) -> None:
 def test_a_removed_log_stays_away_even_if_it_was_not_destroyed(node: Node) -> None:
     node.fill()
     node.data.remove(ORDERS)
-    assert node.cut_power_and_start().logs == {}
+    assert node.kill_and_start().logs == {}
     assert not any("orders" in name for name in node.data.directory.names())
+
+
+def test_that_a_log_was_removed_is_durable_with_its_directory_or_the_next_log_of_that_name(
+    node: Node,
+) -> None:
+    for again in (False, True):
+        node.fill()
+        node.data.remove(ORDERS)
+        if again:
+            node.data.create(ORDERS, OTHER_ID, now_ms=0)
+        else:
+            node.data.directory.flush()
+        data = node.cut_power_and_start()
+        assert data.topic_ids == ({ORDERS: OTHER_ID} if again else {})
+        assert sum("orders" in name for name in data.directory.names()) == again
+
+
+@pytest.mark.parametrize("crash", [Killed, PowerCut])
+def test_a_crash_while_a_log_is_destroyed_leaves_nothing_of_it(crash: type[Crash]) -> None:
+    nth = 0
+    while True:
+        nth += 1
+        node = Node(nth)
+        node.fill(ORDERS, 12)
+        left = node.data.remove(ORDERS)
+        node.data.directory.flush()
+        node.disk.crash_at(nth, crash=crash)
+        try:
+            node.data.destroy(left)
+        except Crash:
+            node.boot = "boot 1" if crash is Killed else "boot 2"
+            data = node.start()
+            assert (data.logs, data.report.stray) == ({}, []), f"operation {nth}"
+            assert not any("orders" in name for name in data.directory.names())
+        else:
+            break
+    assert nth > 3
 
 
 def test_a_directory_of_nobodys_topic_is_kept_and_not_served(node: Node) -> None:
