@@ -28,6 +28,8 @@ FETCH_MAX_BYTES: Final = 10 << 20
 """An answer holds no more than this and one batch, whatever is asked for: it must fit into a frame (`Limits`)."""
 NEARBY_MS: Final = 300_000
 """How long a consumer that was sent to a replica nearby may read there (`metadata.max.age.ms`)."""
+TOLD_WITHIN_MS: Final = 500
+"""A follower that would wait for longer hears within this what is committed."""
 NOTHING: Final = memoryview(b"")
 
 
@@ -221,19 +223,32 @@ class _Waiting:
         return min(partition.log.bytes_between(asked.fetch_offset, end), asked.max_bytes)
 
     def _remind_of_commits(self) -> None:
-        """While consumers read from followers, tell those before long what is committed (2.11)."""
+        """While consumers read from followers, tell those before long what is committed (2.11).
+
+        And those that let this leader wait for long because there were no news: there are some now.
+        """
         replicas, now_ms = self.context.replicas, self.context.clocks.now_ms()
-        if self.reminded or self.request.broker_id == NO_BROKER or now_ms >= replicas.nearby_until_ms:
+        nearby, patient = now_ms < replicas.nearby_until_ms, self.request.max_wait_ms > TOLD_WITHIN_MS
+        if self.reminded or self.request.broker_id == NO_BROKER or not (nearby or patient):
             return
+        untold: Place | None = None
         for place in self.session.partitions:
             partition = replicas.partitions.get(place)
-            if partition is None or partition.leadership is None or now_ms >= partition.nearby_until_ms:
+            if partition is None or partition.leadership is None:
                 continue
             told = self.session.told.get(place, Told()).high_watermark
-            if partition.leadership.known_high_watermark > told:
-                self.reminded = True
-                replicas.wait(_Reminder(self, place), (), now_ms + self.context.hwm_propagation_ms)
+            if partition.leadership.known_high_watermark <= told:
+                continue
+            if now_ms < partition.nearby_until_ms:
+                self._remind(place, now_ms + self.context.hwm_propagation_ms)
                 return
+            untold = place
+        if patient and untold is not None:
+            self._remind(untold, now_ms + TOLD_WITHIN_MS)
+
+    def _remind(self, place: Place, at_ms: int) -> None:
+        self.reminded = True
+        self.context.replicas.wait(_Reminder(self, place), (), at_ms)
 
     # ── the answer ────────────────────────────────────────────────────────────────────────────────
 
