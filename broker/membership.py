@@ -22,6 +22,7 @@ from tidelog.broker.requests.context import Clocks
 from tidelog.controller.observer import Observer
 from tidelog.protocol.errors import (
     DuplicateBrokerRegistration,
+    NoController,
     RequestTimedOut,
     StaleBrokerEpoch,
     TidelogError,
@@ -79,7 +80,7 @@ class Membership:
                 reply = await self._observer.call(
                     lambda epoch: self._registration(epoch, host, port, listeners), _REGISTER_MS
                 )
-            except RequestTimedOut as error:
+            except (NoController, RequestTimedOut) as error:
                 logger.info("broker.not_registered reason=%s", error)
                 continue
             assert isinstance(reply, RegisterBrokerReply), reply

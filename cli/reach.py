@@ -11,7 +11,13 @@ from typing import Final
 import click
 
 from tidelog.cli.options import Address
-from tidelog.protocol.errors import ConnectionFailed, NotController, RequestTimedOut, TidelogError
+from tidelog.protocol.errors import (
+    ConnectionFailed,
+    NoController,
+    NotController,
+    RequestTimedOut,
+    TidelogError,
+)
 from tidelog.protocol.io import connect
 from tidelog.protocol.messages import DescribeQuorum, DescribeQuorumReply, Hello
 from tidelog.protocol.types import NO_BROKER
@@ -109,7 +115,7 @@ class _Search:
         )
         if self._told is not None:
             return Unhealthy(_leaderless(self._told) + (f" ({reasons})" if reasons else ""))
-        if any(isinstance(error, RequestTimedOut) for error in self._failed.values()):
+        if any(isinstance(error, NoController | RequestTimedOut) for error in self._failed.values()):
             return Unhealthy(
                 f"{reasons}: no controller leads that a broker could find; see that a majority of the controllers runs, "
                 "and ask one of them with -b HOST:PORT for what it knows"

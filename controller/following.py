@@ -201,10 +201,23 @@ class Following:
         self._rng = rng
         self._bounds = bounds
         self._asked_last = -1
+        self._turns = 0
+        self._alone_since_s: float | None = None
+
+    def nobody_leads(self) -> str:
+        """Since when nobody is found who leads, who was asked, and what each has said."""
+        now_s, words = asyncio.get_running_loop().time(), []
+        alone_s = now_s - (now_s if self._alone_since_s is None else self._alone_since_s)
+        for controller, (host, port) in self._controllers.items():
+            why = self.failures.get(controller, "it has not answered yet")
+            address = f"{host}:{port}"
+            words.append(f"c{controller} ({address}): {why.removeprefix(f'{address}: ')}")
+        return f"no controller that leads was found for {alone_s:.1f} s: {', '.join(words)}"
 
     async def run(self) -> None:
         """Follow for ever. Raises what this node cannot go on with."""
         pause_ms, in_vain = self.config.retry_ms, 0
+        self._alone_since_s = asyncio.get_running_loop().time()
         while True:
             controller = self._whom_to_ask()
             if await self._try(controller):
@@ -221,10 +234,10 @@ class Following:
         if said in self._controllers and self._asked_last != said:
             chosen = said
         else:
-            behind = (
-                turn.index(BrokerId(self._asked_last)) + 1 if self._asked_last in self._controllers else 0
-            )
-            chosen = turn[behind % len(turn)]
+            # All have their turn, however often whoever is said to lead is asked between them.
+            others = [each for each in turn if each != said] or turn
+            chosen = others[self._turns % len(others)]
+            self._turns += 1
         self._asked_last = chosen
         return chosen
 
@@ -251,6 +264,7 @@ class Following:
             connection.close()
             if self.connection is connection:
                 self.connection = None
+                self._alone_since_s = asyncio.get_running_loop().time()
                 self._copy.lost(controller)
 
     async def _follow(self, controller: BrokerId, connection: Connection) -> bool:
@@ -281,7 +295,7 @@ class Following:
                 if hint is not None and hint == Leader(NO_BROKER, copy.quorum_epoch):
                     copy.denied(controller)
                 if hint is None or not copy.heard_of(hint.id, hint.leader_epoch) or hint.id != controller:
-                    self.failures[controller] = f"controller {controller} does not lead"
+                    self.failures[controller] = "it does not lead" + _who_else(hint)
                     return self.connection is connection
                 followership = Followership(Leading(controller, copy.quorum_epoch))
             elif not entry.error:
@@ -373,3 +387,11 @@ class Following:
         committed = followership.new_high_watermark(step, copy.view())
         await breathing(copy.fetched(leading.leader, leading.leader_epoch, committed))
         return step
+
+
+def _who_else(hint: Leader | None) -> str:
+    """What a controller that does not lead knows of others."""
+    if hint is None:
+        return ""
+    who = "knows of nobody who does" if hint.id == NO_BROKER else f"takes c{hint.id} for the leader"
+    return f" in epoch {hint.leader_epoch} and {who}"

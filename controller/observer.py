@@ -23,7 +23,7 @@ from tidelog.controller.image import Changes, Image
 from tidelog.controller.snapshots import SnapshotConfig
 from tidelog.protocol.batch import walk
 from tidelog.protocol.bounds import Bounds
-from tidelog.protocol.errors import ConnectionFailed, NotController, RequestTimedOut
+from tidelog.protocol.errors import ConnectionFailed, NoController, NotController, RequestTimedOut
 from tidelog.protocol.io import Connection
 from tidelog.protocol.messages import Hello, Reply, Request
 from tidelog.protocol.types import NO_BROKER, BrokerId, Epoch, Offset
@@ -103,14 +103,15 @@ class Observer:
     async def call(self, build: Build, timeout_ms: float) -> Reply:
         """The active controller's reply, whoever that becomes within the time.
 
-        Raises what it refused with, or RequestTimedOut: then it is not known whether anything was done. The
-        reply's own `error` is the caller's to look at, except NOT_CONTROLLER.
+        Raises what it refused with; NoController, if there was nobody to ask; or RequestTimedOut: then it is not known
+        whether anything was done. The reply's own `error` is the caller's to look at, except NOT_CONTROLLER.
         """
         loop, config = asyncio.get_running_loop(), self._following.config
         deadline = loop.time() + timeout_ms / 1000
-        pause_ms = config.retry_ms
+        pause_ms, sent = config.retry_ms, False
         while True:
-            connection = await self._active_until(deadline, timeout_ms)
+            connection = await self._active_until(deadline, sent=sent)
+            sent = True
             left_ms = max(deadline - loop.time(), 0) * 1000
             try:
                 reply, _ = await connection.call(build(self.quorum_epoch), timeout_ms=left_ms)
@@ -123,7 +124,7 @@ class Observer:
             await asyncio.sleep(min(pause_ms / 1000, max(deadline - loop.time(), 0)))
             pause_ms = min(pause_ms * 2, config.retry_max_ms)
 
-    async def _active_until(self, deadline: float, timeout_ms: float) -> Connection:
+    async def _active_until(self, deadline: float, *, sent: bool) -> Connection:
         following = self._following
         try:
             async with asyncio.timeout_at(deadline):
@@ -131,7 +132,7 @@ class Observer:
                     following.found.clear()
                     await following.found.wait()
         except TimeoutError as error:
-            raise RequestTimedOut(f"no controller was found in {timeout_ms:.0f} ms") from error
+            raise (RequestTimedOut if sent else NoController)(following.nobody_leads()) from error
         return following.connection
 
     async def take_snapshot_if_due(self) -> None:

@@ -367,6 +367,12 @@ class ConnectionFailed(TidelogError, code=1002, retriable=True):
     """The connection could not be made or broke: check the address and that the process runs there."""
 
 
+class NoController(TidelogError, code=1003, retriable=True):
+    """No controller leads that a broker could find: see that a majority of the controllers runs; `tidelog cluster quorum
+    -b HOST:PORT` asks one of them what it knows.
+    """
+
+
 class CorruptCheckpoint(TidelogError, code=1010):
     """A checkpoint file cannot be read and its fallback was taken."""
 

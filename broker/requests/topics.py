@@ -52,7 +52,9 @@ def hand_on(context: Context, incoming: Incoming) -> None:
     It is asked again when its answer is lost: a topic that "exists already" may be what this very request has made.
     """
     request = incoming.message
-    timeout_ms = cast("_Patient", request).timeout_ms
+    # Less than the client's: why there is no answer is to be heard, and not that there is none.
+    patience_ms = cast("_Patient", request).timeout_ms
+    timeout_ms = max(patience_ms - max(patience_ms // 10, min(patience_ms // 2, 100)), 1)
 
     def build(quorum_epoch: Epoch) -> Request:
         return msgspec.structs.replace(request, quorum_epoch=quorum_epoch)

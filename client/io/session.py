@@ -36,6 +36,7 @@ from tidelog.protocol.errors import (
     ConnectionFailed,
     InvalidRequest,
     LeaderNotAvailable,
+    NoController,
     RequestTimedOut,
     TidelogError,
     error_of,
@@ -477,8 +478,9 @@ class Session:
                 if advice(error) is Advice.FATAL:
                     raise
                 on_retry(error)
-                late = error
-                await self._pause(backoff, error)
+                if not (isinstance(late, NoController) and isinstance(error, RequestTimedOut)):
+                    late = error  # that no controller leads says more than that the time has run out
+                await self._pause(backoff, late)
 
     async def _somebody(self, but: BrokerId, backoff: Backoff, late: TidelogError) -> BrokerId:
         """A broker to ask: one that is connected if possible, and not the one that has just failed."""

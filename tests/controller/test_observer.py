@@ -20,9 +20,9 @@ from tidelog.protocol.errors import (
     InvalidRegistration,
     InvalidRequest,
     InvalidUpdateVersion,
+    NoController,
     NotController,
     NotLeaderOrFollower,
-    RequestTimedOut,
     StaleBrokerEpoch,
     TopicAlreadyExists,
     UnknownTopicId,
@@ -190,7 +190,7 @@ async def test_nobody_waits_for_a_controller_longer_than_it_likes(quorum: Quorum
     one = quorum.member(1)
     await one.join()
     await quorum.stop()
-    with pytest.raises(RequestTimedOut):
+    with pytest.raises(NoController, match="no controller that leads was found"):
         await one.ask(lambda epoch: BrokerHeartbeat(ONE, 1, epoch, 0), 200)
     await until(lambda: one.lost == 1, "it is told that the controller is gone")
 

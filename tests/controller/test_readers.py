@@ -1,13 +1,16 @@
 """Who is told what of the metadata log, and when: controllers of all there is, brokers of what is committed."""
 
+from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from tidelog.controller.following import Following
+from tidelog.controller.following import Reader as AskedAs
 from tidelog.controller.readers import _Waiting
-from tidelog.protocol.messages import FetchReply, PartitionFetch
-from tidelog.protocol.types import NO_OFFSET
+from tidelog.protocol.messages import FetchReply, Hello, PartitionFetch
+from tidelog.protocol.types import NO_OFFSET, BrokerId
 
 
 class Reader:
@@ -50,3 +53,18 @@ def test_a_broker_hears_of_a_change_once_when_it_is_committed() -> None:
 def test_a_broker_hears_at_once_of_what_is_committed_and_new_to_it(knows: int) -> None:
     assert (Reader(early=False, knows=knows).hears(10, 10) is not None) is (knows == 9)
     assert Reader(early=False, knows=knows).hears(11, 11) == (11, 11)
+
+
+# ── whom a follower asks ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_whoever_looks_for_a_leader_asks_everybody_however_often_one_is_said_to_lead() -> None:
+    """The one that is said to lead is dead, and so is the next one: a third knows who leads."""
+    copy = SimpleNamespace(controller_id=2)
+    controllers = {BrokerId(number): ("127.0.0.1", number) for number in range(1, 6)}
+    following = Following(
+        cast("Any", copy), controllers, AskedAs(hello=Hello()), wall_ms=lambda: 0, rng=Random(1)
+    )
+    assert [following._whom_to_ask() for _ in range(8)] == [2, 1, 2, 3, 2, 4, 2, 5]
+    copy.controller_id = -1
+    assert {following._whom_to_ask() for _ in range(5)} == {1, 2, 3, 4, 5}

@@ -141,4 +141,4 @@ def test_two_errors_cannot_share_a_code() -> None:
 
 def test_ours_begin_at_1000_and_those_that_never_travel_at_1010() -> None:
     travelling = {error.__name__ for code, error in OURS.items() if code < 1010}
-    assert travelling == {"DiskFull", "MalformedFrame", "ConnectionFailed"}
+    assert travelling == {"DiskFull", "MalformedFrame", "ConnectionFailed", "NoController"}
