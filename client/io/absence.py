@@ -5,13 +5,11 @@ the error is the one that it was.
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from tidelog.protocol.errors import TidelogError, UnknownTopicOrPartition
-from tidelog.protocol.messages import Metadata, MetadataReply
-
-if TYPE_CHECKING:
-    from tidelog.client.io.session import Session
+from tidelog.protocol.messages import Metadata, MetadataReply, Reply, Request
+from tidelog.protocol.types import Buffer
 
 ABSENT_MS: Final = 500
 """How long a topic may be unknown to brokers before it is said that there is none: it may just have been created."""
@@ -20,11 +18,19 @@ _KEPT_S: Final = 30.0
 _ALIKE: Final = 0.5
 
 
+class Brokers(Protocol):
+    """Whom to ask: a `Session`."""
+
+    async def call_any(self, request: Request, *, timeout_ms: float | None = None) -> tuple[Reply, Buffer]:
+        """Any broker's reply, whoever answers within the time."""
+        ...
+
+
 class Absence:
     """See the module."""
 
-    def __init__(self, session: "Session") -> None:
-        self._session = session
+    def __init__(self, brokers: Brokers) -> None:
+        self._brokers = brokers
         self._names: list[str] = []
         self._asked_s: float | None = None
 
@@ -48,7 +54,7 @@ class Absence:
         self._asked_s = now_s
         try:
             async with asyncio.timeout(_ASK_MS / 1000):
-                reply, _ = await self._session.call_any(Metadata(all_topics=True), timeout_ms=_ASK_MS)
+                reply, _ = await self._brokers.call_any(Metadata(all_topics=True), timeout_ms=_ASK_MS)
         except (TidelogError, TimeoutError):
             return self._names
         if isinstance(reply, MetadataReply):
