@@ -146,7 +146,7 @@ class Active:
             ElectLeaders: self._operation(self._elect_leaders),
             AlterReassignments: self._operation(alter_reassignments),
             UnregisterBroker: self._operation(unregister_broker),
-            DescribeConfigs: lambda request, _: describe_configs(self.image, request),
+            DescribeConfigs: lambda request, _: describe_configs(self.image, request, config.topics.by_key()),
             ListReassignments: lambda request, _: list_reassignments(self.image, request),
             PlanMoves: lambda request, _: plan_moves(self.image, request),
         }

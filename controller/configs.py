@@ -46,6 +46,8 @@ from tidelog.protocol.settings import (
     BROKER,
     CLEANUP_POLICY,
     CLUSTER,
+    CONTROLLER,
+    DEFAULT,
     FLUSH_MODE,
     LEVELS,
     MIN_ISR,
@@ -261,6 +263,8 @@ def describe(
     entries = []
     for setting in sorted(asked, key=lambda setting: setting.key):
         value, source = find(image.configs, level, name, setting.key, own)
+        if source == DEFAULT and value != setting.default:
+            source = CONTROLLER
         effective = _effective(image, level, name, setting.key, value)
         entries.append(
             ConfigDescribed(

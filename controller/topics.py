@@ -54,6 +54,15 @@ class TopicDefaults:
     flush_mode: str = "async"
     """`flush.mode`: `group` survives the loss of power on all replicas at once."""
 
+    def by_key(self) -> dict[str, str]:
+        """The same as settings."""
+        return {
+            "num.partitions": str(self.partitions),
+            "default.replication.factor": str(self.replication_factor),
+            MIN_ISR: str(self.min_isr),
+            FLUSH_MODE: self.flush_mode,
+        }
+
 
 def create_topic(
     image: Image, topic: NewTopic, topic_id: TopicId, place: PlaceNew, defaults: TopicDefaults

@@ -32,6 +32,8 @@ TOPIC: Final = "topic"
 BROKER: Final = "broker"
 CLUSTER: Final = "cluster"
 DEFAULT: Final = "default"
+CONTROLLER: Final = "controller"
+"""Where a default stands that the active controller was started with."""
 LEVELS: Final = (TOPIC, BROKER, CLUSTER)
 
 _I31: Final = 2**31 - 1

@@ -19,6 +19,7 @@ _KAFKA_SOURCES: Final = {
     "topic": "DYNAMIC_TOPIC_CONFIG",
     "broker": "DYNAMIC_BROKER_CONFIG",
     "cluster": "DYNAMIC_DEFAULT_BROKER_CONFIG",
+    "controller": "STATIC_BROKER_CONFIG",
     "default": "DEFAULT_CONFIG",
 }
 
@@ -81,7 +82,9 @@ def get(ctx: click.Context, /, kind: str, words: Sequence[str]) -> None:
 @output_option
 @click.pass_context
 def list_configs(ctx: click.Context, /, kind: str, words: Sequence[str], *, only_set: bool) -> None:
-    """Show settings, and where each stands: at the topic, the broker, the cluster, or nowhere (default)."""
+    """Show settings, and where each stands: at the topic, the broker, the cluster, in what the controller was started
+    with, or nowhere (default).
+    """
     asked = layout(ctx, "text", "json", "kafka")
     found, rest = resource(ctx, kind, words)
     if rest:

@@ -27,6 +27,7 @@ from tidelog.protocol.messages import (
     ResourceQuery,
 )
 from tidelog.protocol.settings import FLUSH_MODE, MIN_ISR, SETTINGS, UNCLEAN, UNCLEAN_RECOVERY
+from tidelog.testing import Cluster
 
 ORDERS = ("topic", "orders")
 CLUSTER = ("cluster", "")
@@ -302,9 +303,30 @@ def test_what_cannot_be_set_through_the_cluster_is_told_as_such() -> None:
 
 
 def test_a_controllers_own_defaults_are_what_it_tells() -> None:
-    query = DescribeConfigs((ResourceQuery(*CLUSTER, ("default.replication.factor",)),))
-    [entry] = describe_configs(Book().image, query, {"default.replication.factor": "1"}).resources
-    assert (entry.configs[0].value, entry.configs[0].source) == ("1", "default")
+    keys = ("default.replication.factor", "flush.mode", MIN_ISR, "num.partitions")
+    query = DescribeConfigs((ResourceQuery(*CLUSTER, keys),))
+    own = TopicDefaults(replication_factor=1, min_isr=MIN_ISR_DEFAULT).by_key()
+    [entry] = describe_configs(Book().image, query, own).resources
+    found = {config.key: (config.value, config.source) for config in entry.configs}
+    assert found == {
+        "default.replication.factor": ("1", "controller"),
+        "flush.mode": ("async", "default"),
+        MIN_ISR: (str(MIN_ISR_DEFAULT), "default"),
+        "num.partitions": ("1", "default"),
+    }
+
+
+async def test_a_cluster_tells_what_its_controllers_were_started_with() -> None:
+    settings = {"default.replication.factor": 2, "num.partitions": 5}
+    async with Cluster(3, settings=settings) as cluster, cluster.client() as client:
+        found = await client.admin.describe_configs("cluster", keys=list(settings))
+        assert {key: (one.value, one.source) for key, one in found.items()} == {
+            "default.replication.factor": ("2", "controller"),
+            "num.partitions": ("5", "controller"),
+        }
+        await client.admin.create_topics("t")
+        [topic] = await client.admin.describe_topics("t")
+        assert [len(each.replicas) for each in topic.partitions] == [2] * 5
 
 
 def test_what_is_not_there_cannot_be_described() -> None:
