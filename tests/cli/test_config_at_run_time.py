@@ -61,7 +61,7 @@ def test_every_setting_is_set_and_unset_again_wherever_it_may_stand(
         assert stands(config, *place, setting.key) == (value, level)
         assert config("unset", *place, setting.key).code == 0
         assert stands(config, *place, setting.key) == before
-        assert before[1] == "default"
+        assert before[1] in {"default", "controller"}, "nothing was set before"
 
 
 @pytest.mark.parametrize("setting", DYNAMIC, ids=lambda setting: setting.key)
