@@ -5,8 +5,9 @@
 # Whoever changes .venv holds .venv.lock, and writes the stamp last: a set-up that was killed is begun again.
 # shellcheck shell=sh
 
-# What the caller's shell happens to carry must not decide what is imported.
-unset PYTHONHOME PYTHONPATH
+# What the caller's shell happens to carry must not decide what is imported; and without bytecode every process of every
+# cluster would compile the product anew.
+unset PYTHONHOME PYTHONPATH PYTHONDONTWRITEBYTECODE
 
 tidelog_venv=$root/.venv
 tidelog_unfinished=$tidelog_venv/.tidelog-unfinished
