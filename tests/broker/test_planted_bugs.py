@@ -10,6 +10,7 @@ import pytest
 from tests.broker import (
     test_controller_requests,
     test_fetch,
+    test_fetch_nearby,
     test_membership,
     test_offsets,
     test_partition,
@@ -59,11 +60,11 @@ def fixture(made: Any) -> Any:
 
 
 def in_racks() -> Node:
-    return cast("Node", fixture(test_fetch.racks)(led()))
+    return cast("Node", fixture(test_fetch_nearby.racks)(led()))
 
 
 def following() -> Node:
-    return cast("Node", fixture(test_fetch.following)(in_racks()))
+    return cast("Node", fixture(test_fetch_nearby.following)(in_racks()))
 
 
 def adding() -> Node:
@@ -222,19 +223,23 @@ CAUGHT: list[tuple[str, Plant, Callable[[], object]]] = [
             "nearest",
             lambda _: lambda self, there, offset: next(iter(there), NO_BROKER),  # noqa: ARG005
         ),
-        lambda: test_fetch.test_nobody_is_sent_to_who_is_fenced_behind_out_of_sync_or_lacks_the_beginning(
-            in_racks()
+        lambda: (
+            test_fetch_nearby.test_nobody_is_sent_to_who_is_fenced_behind_out_of_sync_or_lacks_the_beginning(
+                in_racks()
+            )
         ),
     ),
     (
         "followers judge what is out of range",
         followers_judge_their_own_end,
-        lambda: test_fetch.test_behind_the_end_of_a_follower_nothing_is_out_of_range(following()),
+        lambda: test_fetch_nearby.test_behind_the_end_of_a_follower_nothing_is_out_of_range(following()),
     ),
     (
         "nobody is reminded of commits",
         always(fetch._Waiting, "_remind_of_commits", None),
-        lambda: test_fetch.test_while_consumers_read_nearby_followers_hear_soon_what_is_committed(in_racks()),
+        lambda: test_fetch_nearby.test_while_consumers_read_nearby_followers_hear_soon_what_is_committed(
+            in_racks()
+        ),
     ),
     (
         "every answer is a lease",
