@@ -8,8 +8,9 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any, TypeVar
 
-from tests.simulation.clients import Client, History
 from tests.simulation.cluster import BROKER_PORT, Cluster
+from tests.simulation.history import History
+from tests.simulation.probe import Probe
 from tidelog.broker.partition import Partition
 from tidelog.protocol.batch import walk
 from tidelog.protocol.errors import TidelogError, error_of
@@ -55,7 +56,7 @@ class Town:
         self.host = Host("client", world)
         self.host.start()
         brokers = [self.address(number) for number in self.cluster.hosts]
-        self.client = Client("client", brokers, Random(1), History(committed=self.cluster.oracle.end))
+        self.client = Probe("client", brokers, Random(1), History(committed=self.cluster.oracle.end))
         self.sent: list[bytes] = []
         configs = tuple(ConfigEntry(key.replace("_", "."), value) for key, value in topic.items())
         self.place = self.do(lambda client: _create(client, configs), 20)
@@ -64,7 +65,7 @@ class Town:
     def address(self, number: int) -> Address:
         return self.cluster.hosts[number].machine.address, BROKER_PORT
 
-    def do(self, what: Callable[[Client], Coroutine[Any, Any, T]], seconds: float = 20) -> T:
+    def do(self, what: Callable[[Probe], Coroutine[Any, Any, T]], seconds: float = 20) -> T:
         """Let the client do this, to its end."""
         done: list[T] = []
 
@@ -113,12 +114,12 @@ class Town:
         self.cluster.compare()
 
 
-async def _create(client: Client, configs: tuple[ConfigEntry, ...]) -> Place:
+async def _create(client: Probe, configs: tuple[ConfigEntry, ...]) -> Place:
     """Make the topic through any broker, which hands it on."""
     while TOPIC not in client.places:
         try:
             topic = NewTopic(TOPIC, 1, 3, configs=configs)
-            address = client.rng.choice(client._brokers)
+            address = client.rng.choice(client.brokers)
             reply, _ = await client.ask(address, CreateTopics((topic,), timeout_ms=2000))
             assert isinstance(reply, CreateTopicsReply), reply
         except TidelogError:
@@ -128,7 +129,7 @@ async def _create(client: Client, configs: tuple[ConfigEntry, ...]) -> Place:
 
 
 async def send(
-    client: Client, address: Address, place: Place, values: list[bytes], acks: int = ACKS_ALL
+    client: Probe, address: Address, place: Place, values: list[bytes], acks: int = ACKS_ALL
 ) -> PartitionProduced:
     """One batch to one broker, and what it says."""
     batch = bytes(encode(values, now_ms=0))
@@ -138,7 +139,7 @@ async def send(
     return reply.partitions[0]
 
 
-async def deliver(client: Client, place: Place, values: list[bytes]) -> int:
+async def deliver(client: Probe, place: Place, values: list[bytes]) -> int:
     """One batch to whoever leads, again while that may help; its first offset. Only retriable errors pass."""
     while True:
         address = await client.leader(TOPIC, place)
@@ -150,12 +151,12 @@ async def deliver(client: Client, place: Place, values: list[bytes]) -> int:
         except TidelogError as failed:
             error = failed
         assert error.retriable, error
-        client.history.errors[error.name()] += 1
+        client.history.failed(error)
         await client.trouble(TOPIC, place)
 
 
 async def fetch(
-    client: Client, address: Address, place: Place, offset: int, *, rack: str = "", epoch: int = -1
+    client: Probe, address: Address, place: Place, offset: int, *, rack: str = "", epoch: int = -1
 ) -> tuple[PartitionFetched, list[bytes]]:
     """One fetch from one broker: what it says, and the records."""
     asked = PartitionFetch(*place, offset, 4096, current_leader_epoch=epoch)
@@ -172,7 +173,7 @@ async def fetch(
     return reply.partitions[0], values
 
 
-async def read_all(client: Client, place: Place) -> list[bytes]:
+async def read_all(client: Probe, place: Place) -> list[bytes]:
     """From the beginning up to the high watermark, from whoever leads."""
     found: list[bytes] = []
     while True:

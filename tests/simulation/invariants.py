@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from tidelog.broker.partition import Partition
 from tidelog.protocol.batch import walk
 from tidelog.protocol.records import decode
-from tidelog.protocol.types import Epoch, Offset
+from tidelog.protocol.types import NO_EPOCH, Epoch, Offset
 from tidelog.replication.sessions import Place
 from tidelog.storage.log import Log
 
@@ -60,7 +60,8 @@ class Seen:
 
     high_watermark: Offset
     end: Offset
-    leads: bool
+    leads: Epoch
+    """In which epoch; NO_EPOCH: it does not."""
     partition_epoch: int
     log_start: Offset
     begun_anew: int
@@ -87,7 +88,7 @@ class Oracle:
         if place in self._given_up:
             return
         log, high_watermark, state = partition.log, partition.high_watermark, partition.state
-        leads = partition.leadership is not None
+        leads = partition.leader_epoch if partition.leadership is not None else NO_EPOCH
         partition_epoch = state.partition_epoch if state is not None else -1
         seen = self._seen.get((life, place))
         if seen is not None and seen.log is not log:
@@ -118,7 +119,7 @@ class Oracle:
         known = self.committed.setdefault(place, Committed())
         known.begins = max(known.begins, log.log_start)
         known.compacted = known.compacted or log.purge_floor >= 0
-        if leads and (seen is None or not seen.leads):
+        if leads != NO_EPOCH and (seen is None or seen.leads != leads):
             self._becomes_leader(life, partition, known)
         if seen is not None and now.begun_anew > seen.begun_anew and _had_nothing(life, partition, seen):
             self.counts["emptied logs that began anew"] += 1
@@ -132,7 +133,7 @@ class Oracle:
         before = max(seen.high_watermark, log.log_start) if seen is not None else log.log_start
         if high_watermark > before:
             # In one turn of its loop it may have moved its high watermark and lost its leadership.
-            led = leads or (seen is not None and seen.leads)
+            led = leads != NO_EPOCH or (seen is not None and seen.leads != NO_EPOCH)
             self._watermark_moved(life, partition, known, before, led=led)
         if seen is not None and log.end_offset < seen.end:
             self.counts["truncations"] += 1
@@ -151,6 +152,11 @@ class Oracle:
     def give_up(self, place: Place) -> None:
         """Somebody is about to lead who lacks committed records: nothing of it can be relied upon any more."""
         self._given_up.add(place)
+
+    def leader(self, place: Place, epoch: Epoch) -> Life | None:
+        """Who was seen to lead in that epoch."""
+        known = self.committed.get(place)
+        return known.leaders.get(epoch) if known is not None else None
 
     def end(self, place: Place) -> Offset:
         """How far the partition is committed; nobody knows where it was given up."""

@@ -10,32 +10,32 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
-from tests.simulation.clients import Address, Client, History, consume, delete, produce
-from tests.simulation.cluster import BROKER_PORT, CONTROLLER_PORT, DEFAULTS, QUICK, Cluster
+from tests.simulation.cluster import BROKER_PORT, DEFAULTS, QUICK, Cluster
+from tests.simulation.history import Address, History
+from tests.simulation.probe import Poking, Probe
 from tests.simulation.storm_faults import Faults
-from tests.simulation.users import Reader, Writer
+from tests.simulation.users import Operator, Reader, Writer
+from tidelog.client.admin import NewTopic
 from tidelog.protocol.batch import walk
 from tidelog.protocol.errors import (
     DiskFull,
     FencedLeaderEpoch,
     NotLeaderOrFollower,
-    StaleBrokerEpoch,
-    TidelogError,
     UnknownLeaderEpoch,
 )
-from tidelog.protocol.io import connect
-from tidelog.protocol.messages import ConfigEntry, CreateTopics, CreateTopicsReply, NewTopic
 from tidelog.protocol.records import decode
-from tidelog.protocol.types import Offset
+from tidelog.protocol.types import Epoch, Offset
 from tidelog.replication.sessions import Place
-from tidelog.testing.simulation.host import Environment, Host
+from tidelog.testing.simulation.host import Host
 from tidelog.testing.simulation.world import World
 
+U = TypeVar("U")
+
 TOPIC = "orders"
-FENCED = (FencedLeaderEpoch.code, UnknownLeaderEpoch.code, NotLeaderOrFollower.code, StaleBrokerEpoch.code)
-"""What a client is told that asks a broker which is no longer, or not yet, the one."""
+FENCED = (FencedLeaderEpoch, UnknownLeaderEpoch, NotLeaderOrFollower)
+"""What is told to whom asks a broker which is no longer, or not yet, the one."""
 CALM_S = 30.0
 """After the last fault everything has converged within this time."""
 
@@ -54,8 +54,8 @@ class Weather:
     """Settings of the topic."""
     defaults: bool = False
     """With the timeouts that users get, instead of some that are several times shorter."""
-    products: bool | None = None
-    """Whether the product's own client writes and reads, or the small one of `clients`; None: as the seed has it."""
+    probed_per_s: float = 4.0
+    """How often a probe asks what no product's client would."""
     power_cuts: bool = True
     """Unflushed bytes are lost; with `flush.mode=async` at most one broker at a time may lose them."""
 
@@ -71,6 +71,7 @@ class Storm:
         self.cluster = self.make_cluster(controllers)
         oracle = self.cluster.oracle
         self.history = History(
+            leads=self._address_of_leader,
             committed=oracle.end,
             begins=oracle.begins,
             deleted=oracle.deletion_acknowledged,
@@ -80,8 +81,6 @@ class Storm:
         self.deletions_per_s = self.rng.choice([0, 0.2, 0.5, 2])
         """How often somebody deletes records; in some storms nobody does."""
         self._stop = asyncio.Event()
-        self.products = world.seed % 4 >= 2 if weather.products is None else weather.products
-        """Whether the product's own client is used: so each flush mode is met by both."""
         self.users: list[Host] = []
         """The hosts of its applications."""
         self.faults = self.make_faults()
@@ -124,63 +123,39 @@ class Storm:
 
     def create_topic(self) -> None:
         """A topic with three replicas everywhere."""
-        made: list[CreateTopicsReply] = []
-
-        async def create(_env: Environment) -> None:
-            while not made:
-                try:
-                    connection = await connect(self.cluster.controller.machine.address, CONTROLLER_PORT)
-                    epoch = self.cluster.controllers[-1].epoch
-                    topic = NewTopic(
-                        TOPIC,
-                        self.weather.partitions,
-                        3,
-                        configs=tuple(ConfigEntry(key, value) for key, value in self.weather.config),
-                    )
-                    reply, _ = await connection.call(CreateTopics((topic,), quorum_epoch=epoch))
-                    assert isinstance(reply, CreateTopicsReply)
-                    if not reply.error and not reply.topics[0].error:
-                        made.append(reply)
-                except TidelogError:
-                    pass
-                await asyncio.sleep(0.1)
-
-        Host("admin", self.world).start(create)
-        self.cluster.until(lambda: made and self.cluster.converged(), 30)
+        operator = self._user(Operator, "admin")
+        topic = NewTopic(TOPIC, self.weather.partitions, 3, dict(self.weather.config))
+        host = Host(operator.name, self.world)
+        host.start(lambda _env: operator.create(topic))
+        self.cluster.until(lambda: not host.alive and self.cluster.converged(), 30)
 
     def start_clients(self) -> None:
-        """Producers and consumers, each on a host of its own."""
-        brokers = [(host.machine.address, BROKER_PORT) for host in self.cluster.hosts.values()]
-        if self.products:
-            self._start_users(brokers)
-        else:
-            self._start_small_clients(brokers)
-        if self.deletions_per_s:
-            client = partial(Client, "d0", brokers, Random(self.rng.getrandbits(64)), self.history)
-            Host("d0", self.world).start(partial(_delete, client, self._stop, self.deletions_per_s))
-
-    def _start_users(self, brokers: list[Address]) -> None:
+        """Who writes, who reads and who deletes, each on a host of its own, with the product's client; and a probe."""
         for number in range(self.weather.producers):
-            writer = Writer(f"p{number}", brokers, Random(self.rng.getrandbits(64)), self.history)
-            self._start_user(writer.name, partial(writer.produce, TOPIC, self._stop))
+            writer = self._user(Writer, f"p{number}")
+            self._start(writer.name, partial(writer.produce, TOPIC, self._stop))
         for number in range(self.weather.consumers):
-            reader = Reader(f"r{number}", brokers, Random(self.rng.getrandbits(64)), self.history)
-            self._start_user(reader.name, partial(reader.consume, TOPIC, self._stop))
+            reader = self._user(Reader, f"r{number}")
+            self._start(reader.name, partial(reader.consume, TOPIC, self._stop))
+        if self.deletions_per_s:
+            operator = self._user(Operator, "d0")
+            self._start(operator.name, partial(operator.delete, TOPIC, self.deletions_per_s, self._stop))
+        if self.weather.probed_per_s:
+            poking = Poking(self._user(Probe, "q0"), TOPIC, self._stop)
+            self._start("q0", partial(poking.run, self.weather.probed_per_s))
 
-    def _start_user(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def _user(self, kind: Callable[[str, list[Address], Random, History], U], name: str) -> U:
+        brokers = [(host.machine.address, BROKER_PORT) for host in self.cluster.hosts.values()]
+        return kind(name, brokers, Random(self.rng.getrandbits(64)), self.history)
+
+    def _start(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         host = Host(name, self.world)
         host.start(lambda _env: work())
         self.users.append(host)
 
-    def _start_small_clients(self, brokers: list[Address]) -> None:
-        for number in range(self.weather.producers):
-            name = f"p{number}"
-            client = partial(Client, name, brokers, Random(self.rng.getrandbits(64)), self.history)
-            Host(name, self.world).start(partial(_produce, client, self._stop, 1_000_000 * (number + 1)))
-        for number in range(self.weather.consumers):
-            name = f"r{number}"
-            client = partial(Client, name, brokers, Random(self.rng.getrandbits(64)), self.history)
-            Host(name, self.world).start(partial(_consume, client, self._stop))
+    def _address_of_leader(self, place: Place, epoch: Epoch) -> Address | None:
+        life = self.cluster.oracle.leader(place, epoch)
+        return (self.cluster.hosts[life[0]].machine.address, BROKER_PORT) if life is not None else None
 
     def converged(self) -> bool:
         """The replicas agree, and each has deleted what its leader has."""
@@ -207,8 +182,8 @@ class Storm:
         self.world.counts["acknowledged"] += self.history.acknowledged
         self.world.counts["read"] += self.history.reads
         self.world.counts["deletions"] += self.history.deletions_told
-        self.world.counts["fenced requests"] += sum(self.history.errors[str(code)] for code in FENCED)
-        self.world.counts["refused for want of room"] += self.history.errors[str(DiskFull.code)]
+        self.world.counts["fenced requests"] += sum(self.history.errors[error.name()] for error in FENCED)
+        self.world.counts["refused for want of room"] += self.history.errors[DiskFull.name()]
         self.world.counts.update(self.cluster.oracle.counts)
 
     def _begins(self, place: Place) -> Offset:
@@ -231,20 +206,6 @@ def records(cluster: Cluster, place: Place) -> dict[int, bytes]:
                 assert value is not None
                 found[offset] = value
     return found
-
-
-async def _produce(
-    client: Callable[[], Client], stop: asyncio.Event, first_id: int, _env: Environment
-) -> None:
-    await produce(client(), TOPIC, stop=stop, first_id=first_id)
-
-
-async def _consume(client: Callable[[], Client], stop: asyncio.Event, _env: Environment) -> None:
-    await consume(client(), TOPIC, stop=stop)
-
-
-async def _delete(client: Callable[[], Client], stop: asyncio.Event, per_s: float, _env: Environment) -> None:
-    await delete(client(), TOPIC, stop=stop, per_s=per_s)
 
 
 def storm(world: World, weather: Weather | None = None) -> None:

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.clients import Client, History
 from tests.simulation.cluster import BROKER_PORT, Cluster
 from tests.simulation.directed import TOPIC, deliver, read_all, send
+from tests.simulation.history import History
+from tests.simulation.probe import Probe
 from tidelog.controller.image import PartitionState
 from tidelog.controller.placement import drain
 from tidelog.protocol.errors import (
@@ -65,7 +66,7 @@ class Office:
             number: (host.machine.address, BROKER_PORT) for number, host in self.cluster.hosts.items()
         }
         history = History(committed=self.cluster.oracle.end)
-        self.client = Client("client", list(self.addresses.values()), Random(1), history)
+        self.client = Probe("client", list(self.addresses.values()), Random(1), history)
         self.sent: dict[Place, list[bytes]] = {}
         self.cluster.until(self.all_alive, 20)
 
@@ -77,7 +78,7 @@ class Office:
 
     # ── what it orders ────────────────────────────────────────────────────────────────────────────
 
-    def do(self, what: Callable[[Client], Any], seconds: float = 20) -> Any:
+    def do(self, what: Callable[[Probe], Any], seconds: float = 20) -> Any:
         done: list[Any] = []
 
         async def doing() -> None:
@@ -96,7 +97,7 @@ class Office:
         """Ask a living broker once."""
         address = self.addresses[broker or self.cluster.alive()[0]]
 
-        async def asking(client: Client) -> Any:
+        async def asking(client: Probe) -> Any:
             return (await client.ask(address, request))[0]
 
         return self.do(asking)

@@ -4,9 +4,9 @@ from functools import partial
 
 import pytest
 
-from tests.simulation.clients import Client
 from tests.simulation.cluster import QUICK, with_config
 from tests.simulation.directed import Town, fetch, send
+from tests.simulation.probe import Probe
 from tidelog.broker.broker import Broker
 from tidelog.controller.election import fence
 from tidelog.controller.liveness import Sessions
@@ -267,7 +267,7 @@ def test_a_full_disk_is_lived_through(world: World) -> None:
     town.converge()
 
 
-async def some(client: Client, town: Town, count: int) -> set[str]:
+async def some(client: Probe, town: Town, count: int) -> set[str]:
     """Try so many batches at whoever leads; which errors there were."""
     errors: set[str] = set()
     for _ in range(count):

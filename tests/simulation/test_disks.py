@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.simulation.clients import Client
 from tests.simulation.directed import TOPIC, Town, deliver
 from tests.simulation.invariants import Violation
+from tests.simulation.probe import Probe
 from tidelog.controller import liveness
 from tidelog.controller.election import Loss
 from tidelog.controller.image import BrokerState, PartitionState
@@ -35,11 +35,11 @@ class TwoDisks(Town):
             assert where[TOPIC] is broker.data.all[1], number
             assert where[OTHER] is broker.data.first, number
 
-    async def _make(self, client: Client) -> Place:
+    async def _make(self, client: Probe) -> Place:
         while OTHER not in client.places:
             try:
                 reply, _ = await client.ask(
-                    client.rng.choice(client._brokers),
+                    client.rng.choice(client.brokers),
                     CreateTopics((NewTopic(OTHER, 1, 3),), timeout_ms=2000),
                 )
                 assert isinstance(reply, CreateTopicsReply), reply

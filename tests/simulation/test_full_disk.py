@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.simulation.clients import Client
 from tests.simulation.cluster import QUICK, with_config
 from tests.simulation.directed import Town, send
+from tests.simulation.probe import Probe
 from tests.simulation.storm_faults import PLENTY
 from tidelog.broker.flusher import FlushSettings
 from tidelog.controller.rebalance import INTERVAL_MS
@@ -75,7 +75,7 @@ def test_records_are_refused_below_the_mark_and_taken_above_it(world: World) -> 
     assert town.read() == town.sent
 
 
-async def try_to_send(client: Client, town: Town) -> str:
+async def try_to_send(client: Probe, town: Town) -> str:
     """The name of the error that a record is refused with, and its message."""
     leader = await client.leader("orders", town.place)
     answer = await send(client, leader, town.place, [b"one more"])
@@ -94,7 +94,7 @@ def test_records_are_deleted_while_nothing_more_fits_and_that_makes_room(world: 
         fill(host)
     town.cluster.until(lambda: all(low(town, number) for number in (1, 2, 3)), 5)
 
-    async def delete(client: Client) -> bool:
+    async def delete(client: Probe) -> bool:
         request = DeleteRecords((DeleteBefore(*town.place, 180),), timeout_ms=5000)
         while True:
             reply, _ = await client.ask(await client.leader("orders", town.place), request)
@@ -164,7 +164,7 @@ def test_who_asks_is_told_which_broker_is_low_on_space(world: World) -> None:
     fill(town.cluster.hosts[2])
     town.cluster.until(lambda: low(town, 2), 5)
 
-    async def ask(client: Client) -> tuple[BrokerDescribed, ...]:
+    async def ask(client: Probe) -> tuple[BrokerDescribed, ...]:
         reply, _ = await client.ask(town.address(1), DescribeCluster())
         assert isinstance(reply, DescribeClusterReply)
         return reply.brokers

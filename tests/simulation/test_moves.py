@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from tests.simulation.clients import Client
 from tests.simulation.directed import TOPIC, read_all
+from tests.simulation.probe import Probe
 from tests.simulation.test_admin import Office
 from tidelog.protocol.errors import TidelogError
 from tidelog.protocol.messages import (
@@ -41,7 +41,7 @@ class Removal:
         self.dead_controller: int | None = None
         self.office.host.spawn(self.write(self.office.client))
 
-    async def write(self, client: Client) -> None:
+    async def write(self, client: Probe) -> None:
         """One record after the other, each once: what is not acknowledged may be there or not."""
         rng = Random(self.number)
         while not self.written:

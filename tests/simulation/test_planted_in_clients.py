@@ -12,7 +12,7 @@ from tidelog.testing.simulation.seeds import run_seed
 OTHERS = tuple(range(100, 130))
 """Tried when the seeds that caught it last do not any more."""
 
-SHORT = partial(storm, weather=Weather(seconds=8, controllers=1, products=True))
+SHORT = partial(storm, weather=Weather(seconds=8, controllers=1))
 
 
 # A run that fails leaves tasks behind that were about to start: they are dropped with it.

@@ -1,24 +1,28 @@
-"""Users of a simulated cluster: applications that write and read with the product's own client.
+"""Users of a simulated cluster: applications that write, read and give orders with the product's own client.
 
-They keep the same history as the small clients. A writer sends in all ways that there are and hears what became of
-each record; a reader reads everything from the beginning, again and again, in all ways that there are.
+A writer sends in all ways that there are and hears what became of each record; a reader reads everything from the
+beginning, again and again, in all ways that there are; an operator makes a topic and deletes some of its records.
+What cannot be seen through this client is what a `probe` is for.
 
     acknowledged   the producer has said so: it is there once, at that offset, behind what was sent before
     failed         the producer has given up: it may be there, once, and in its order
     read           offsets follow one another without a gap but for what some replica has deleted
+    deleted        the operator has been told so: it stays deleted (I-76)
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from random import Random
 
-from tests.simulation.clients import Address, History, Sent
+from tests.simulation.history import Address, History, Sent
+from tidelog.client.admin import NewTopic
 from tidelog.client.config import client_config
 from tidelog.client.io.client import Client
 from tidelog.client.io.consumer import Consumer
 from tidelog.client.io.producer import Delivery, Producer
-from tidelog.protocol.errors import DeliveryError, TidelogError
-from tidelog.protocol.types import Offset, TopicPartition
+from tidelog.protocol.errors import DeliveryError, TidelogError, TopicAlreadyExists
+from tidelog.protocol.types import NO_OFFSET, Offset, TopicPartition
 from tidelog.replication.sessions import Place
 
 Pieces = list[tuple[int, Offset, bytes | None]]
@@ -43,7 +47,7 @@ class User:
                 async with client:
                     await work(client)
             except TidelogError as error:
-                self.history.errors[error.name()] += 1
+                self.history.failed(error)
                 await asyncio.sleep(self.rng.uniform(0.02, 0.2))
 
 
@@ -91,7 +95,7 @@ class Writer(User):
     def _records(self, place: Place, count: int) -> list[Sent]:
         first, self._number = self._number, self._number + count
         values = [b"%s:%06d|" % (self.name.encode(), number) for number in range(first, self._number)]
-        return [Sent(self.name, place, value, 0.0) for value in values]
+        return [Sent(self.name, place, value) for value in values]
 
     async def _send_many(
         self, producer: Producer, topic: str, partition: int, records: Sequence[Sent]
@@ -103,10 +107,10 @@ class Writer(User):
                 topic, [record.value for record in records], partition=partition
             )
         except TidelogError as error:
-            self.history.errors[error.name()] += 1
+            self.history.failed(error)
             return
         for record, metadata in zip(records, landed, strict=True):
-            self._acknowledged(record, metadata.offset)
+            self.history.was_acknowledged(record, metadata.offset)
 
     async def _settle(self, under_way: list[tuple[Sent, Delivery]]) -> None:
         """Hear what became of these."""
@@ -114,15 +118,10 @@ class Writer(User):
             try:
                 metadata = await delivery
             except TidelogError as error:
-                self.history.errors[error.name()] += 1
+                self.history.failed(error)
             else:
-                self._acknowledged(record, metadata.offset)
+                self.history.was_acknowledged(record, metadata.offset)
         under_way.clear()
-
-    def _acknowledged(self, record: Sent, offset: Offset) -> None:
-        record.offset = offset
-        record.somewhere = offset < 0
-        self.history.acknowledged += 1
 
 
 class Reader(User):
@@ -202,3 +201,37 @@ class Reader(User):
                 return [(record.partition, record.offset, record.value)]
         except TimeoutError:
             return []
+
+
+class Operator(User):
+    """Makes a topic, and deletes records of it now and then."""
+
+    async def create(self, topic: NewTopic) -> None:
+        """To the end, however often it takes."""
+        done = asyncio.Event()
+
+        async def create(client: Client) -> None:
+            with suppress(TopicAlreadyExists):  # an attempt before has made it, and nobody heard of that
+                await client.admin.create_topics(topic, timeout=5)
+            done.set()
+
+        await self.live(create, done)
+
+    async def delete(self, topic: str, per_s: float, stop: asyncio.Event) -> None:
+        """Some of what is committed, until told to stop."""
+        await self.live(lambda client: self._delete(client, topic, per_s, stop), stop)
+
+    async def _delete(self, client: Client, topic: str, per_s: float, stop: asyncio.Event) -> None:
+        history, known = self.history, await client.topic(topic)
+        while not stop.is_set():
+            await asyncio.sleep(min(self.rng.expovariate(per_s), 10))
+            name = TopicPartition(topic, self.rng.choice(known.partitions).index)
+            place = known.id, name.partition
+            committed = history.committed(place)
+            start = min(history.asked.get(place, 0), committed)
+            offset = NO_OFFSET if self.rng.random() < 0.05 else self.rng.randint(start, committed)
+            if stop.is_set() or offset == 0:
+                continue
+            ticket = history.wants_deleted(place, offset)
+            begins = await client.admin.delete_records({name: offset}, timeout=self.rng.choice([2, 8]))
+            history.was_deleted(place, begins[name], ticket)
