@@ -89,6 +89,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         # Asked for while the base class sets itself up.
         self._turning = False
         super().__init__()
+        self._turn = self.turn
         self._started_s = started_s
         self.callback_cost_s = 10e-6
         """How long a callback takes, on the average."""
@@ -139,7 +140,6 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             self._shuffle()
         callbacks = len(ready)
         self.turns += 1
-        timeline.turns += 1
         timeline.turned = self._process
         timeline.trace.numbers.extend((now, self._machine.number, callbacks))
         self._turning = True
@@ -148,10 +148,16 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         try:
             for _ in range(callbacks):
                 handle = ready.popleft()
-                if not handle._cancelled:  # noqa: SLF001 -- a call per callback is what this loop is made of
-                    handle._run()  # noqa: SLF001 -- as loops do
-                if self._dead:
-                    break
+                # What `Handle._run` does, without a call per callback: they are what this loop is made of.
+                if not handle._cancelled:  # noqa: SLF001 -- as loops do
+                    try:
+                        handle._context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]  # noqa: SLF001 -- as loops do
+                    except (SystemExit, KeyboardInterrupt):
+                        raise
+                    except BaseException as error:  # noqa: BLE001 -- a loop outlives its callbacks
+                        self._callback_failed(handle, error)
+                    if self._dead:
+                        break
         except SystemExit as error:
             self._process.exit(error.code if isinstance(error.code, int) else 1)
         finally:
@@ -160,6 +166,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             self._turning = False
         self._busy_until = now + callbacks * self.callback_cost_s * (0.5 + timeline.rng.random())
         self._plan()
+        if timeline.watch is not None:
+            timeline.watch()
+
+    def _callback_failed(self, handle: asyncio.Handle, error: BaseException) -> None:
+        """Tell of it in the words of asyncio."""
+        callback = handle._callback  # type: ignore[attr-defined]  # noqa: SLF001 -- as loops do
+        what = f"Exception in callback {getattr(callback, '__qualname__', callback)}"
+        self.call_exception_handler({"message": what, "exception": error, "handle": handle})
 
     def _plan(self) -> None:
         """Ask for the next turn."""
@@ -179,7 +193,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._due = due
         if due not in self._planned:
             self._planned.add(due)
-            self._timeline.turn_at(due, self.turn)
+            self._timeline.turn_at(due, self._turn)
 
     def _shuffle(self) -> None:
         ready = list(self._runnable)

@@ -47,7 +47,7 @@ class Process(Protocol):
 class Timeline:
     """The clock, the chance and the agenda of a world."""
 
-    __slots__ = ("_count", "current", "heap", "now", "rng", "trace", "turned", "turns")
+    __slots__ = ("_count", "current", "heap", "now", "rng", "trace", "turned", "watch")
 
     def __init__(self, rng: random.Random, trace: Trace) -> None:
         self.now = 0.0
@@ -56,17 +56,17 @@ class Timeline:
         self.trace = trace
         self.current: Process | None = None
         """The process whose code is running, if it is any's."""
-        self.turns = 0
-        """How many turns all processes have had: whoever watches them looks again when there was another."""
         self.turned: Process | None = None
         """Whose turn was the last one."""
+        self.watch: Callable[[], object] | None = None
+        """Called after each turn of whomever: who watches all processes looks at the one that has `turned`."""
         self.heap: list[_Planned] = []
         """What is planned: its first is what happens next. The world takes it."""
         self._count = count()
 
     def at(self, when: float, action: Callable[..., object], *args: object) -> None:
         """Let this happen then, or now if then is past."""
-        heappush(self.heap, (max(when, self.now), 0.0, next(self._count), action, args))
+        heappush(self.heap, (when if when > self.now else self.now, 0.0, next(self._count), action, args))
 
     def turn_at(self, when: float, turn: Callable[[], object]) -> None:
         """Let a host have its turn then. Of several at one moment, chance picks the first."""

@@ -1,10 +1,8 @@
 """A simulated cluster: controllers and brokers, each the product's own code on a host of its own.
 
-`Cluster.until` lets time pass and looks at every replica after every event; what an `Oracle` finds there fails
-the run at that moment.
+After each turn of a process its replicas are looked at; what an `Oracle` finds there fails the run at that moment.
 """
 
-import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -83,8 +81,6 @@ class Cluster:
         """The node of each broker's last life."""
         self._looked_at: set[int] = set()
         """The brokers of which somebody has seen how they started."""
-        self._turns = 0
-        """How many turns there had been when somebody looked last."""
         self.quorum = {number: Host(f"c{number}", world) for number in range(1, controllers + 1)}
         self.controllers: list[Controller] = []
         """The node of each life of each controller, in the order in which they began."""
@@ -94,10 +90,11 @@ class Cluster:
         for host in self.hosts.values():
             for _ in range(disks - 1):
                 host.add_disk()
-        self._controllers: set[Process] = set(self.quorum.values())
+        self._controllers: dict[Process, int] = {host: number for number, host in self.quorum.items()}
         self._numbers: dict[Process, int] = {host: number for number, host in self.hosts.items()}
         self.witness = Witness(self.quorum, self._fetch_ms, self.oracle.counts)
         """Of the quorum; the oracle sees to the brokers."""
+        world.timeline.watch = self.look
         for number in self.quorum:
             self.start_controller(number)
         for number in self.hosts:
@@ -238,19 +235,16 @@ class Cluster:
         }
 
     def look(self) -> None:
-        """Look at whoever has had a turn since the last look: at every replica of a broker, or at a controller."""
-        timeline = self.world.timeline
-        news, self._turns = timeline.turns - self._turns, timeline.turns
-        # One turn at most has passed between two events; what nobody looked at for longer, all may have changed.
-        whose = timeline.turned if news == 1 else None
-        if self.witness.wary or (news and (whose is None or whose in self._controllers)):
+        """Look at whoever has just had a turn: at every replica of a broker, or at a controller."""
+        whose = self.world.timeline.turned
+        assert whose is not None
+        number = self._numbers.get(whose)
+        if number is not None:
+            self._look_at(number)
+        elif whose in self._controllers:
+            self.witness.look_at(self._controllers[whose], self.nodes)
+        if self.witness.wary:
             self.witness.look(self.nodes)
-        if whose is not None:
-            if whose in self._numbers:
-                self._look_at(self._numbers[whose])
-        elif news:
-            for number in self.brokers:
-                self._look_at(number)
 
     def _look_at(self, number: int) -> None:
         broker, host = self.brokers.get(number), self.hosts[number]
@@ -260,10 +254,13 @@ class Cluster:
             self._looked_at.add(number)
             self._count_start(broker)
         life = number, host.life
-        broken = tuple(f"/more-{at}/" for at, disk in enumerate(host.more_disks, 1) if disk.broken)
+        broken: tuple[str, ...] = ()
+        if host.more_disks:
+            broken = tuple(f"/more-{at}/" for at, disk in enumerate(host.more_disks, 1) if disk.broken)
         for place, partition in broker.replicas.partitions.items():
             if partition.offline is None:
-                if not partition.log.directory.path.startswith(broken):  # nobody can read it, nor can we
+                # What is on a broken disk nobody can read, nor can we.
+                if not broken or not partition.log.directory.path.startswith(broken):
                     self.oracle.look(life, place, partition)
             elif not any(word in partition.offline for word in ("not placed", "directory has failed")):
                 raise AssertionError(f"{partition} went offline")
@@ -283,19 +280,12 @@ class Cluster:
             self.oracle.compare((number, self.hosts[number].life), place, partition)
 
     def until(self, condition: Callable[[], object], seconds: float) -> None:
-        """Let time pass until the condition holds, looking at everything after every event."""
-
-        def looking() -> object:
-            self.look()
-            return condition()
-
-        self.world.run_until(looking, self.world.now + seconds)
+        """Let time pass until the condition holds."""
+        self.world.run_until(condition, self.world.now + seconds)
 
     def pass_time(self, seconds: float) -> None:
-        """Let so much time pass, looking at everything after every event."""
-        end = self.world.now + seconds
-        self.world.timeline.at(end, lambda: None)
-        self.until(lambda: self.world.now >= end, math.inf)
+        """Let so much time pass."""
+        self.world.run_for(seconds)
 
     # ── converged ─────────────────────────────────────────────────────────────────────────────────
 

@@ -68,6 +68,8 @@ class Witness:
         self._lost: dict[int, tuple[Seen | None, Offset]] = {}
         """What was on the disks that were taken away."""
         self._two_leases_since: float | None = None
+        self._leaders_now: set[int] = set()
+        """Who said that it leads when it was looked at last, be it a process that is gone."""
 
     def new_disk(self, number: int) -> None:
         """That controller has lost what it had; it may have told somebody of it just now."""
@@ -77,21 +79,30 @@ class Witness:
         self._durable[number] = 0
 
     def look(self, nodes: dict[int, Controller]) -> None:
-        """Look at every node that has had a turn since the last look."""
-        news = self.wary
-        for number, node in nodes.items():
-            loop = self._hosts[number].loop
-            if loop is None or not hasattr(node, "quorum") or not self._hosts[number].alive:
-                continue  # who has just ended tells nobody what it could not write down
-            seen = self._seen.get(number)
-            if seen is None or seen.node is not node:
-                seen = self._seen[number] = self._born(number, node)
-            if seen.turns != loop.turns:
-                seen.turns = loop.turns
-                self._look_at(number, seen)
-                news = True
-        if news:  # time alone ends leases, and gives nobody another
-            self._leases(nodes)
+        """Look at every node that has had a turn since it was looked at."""
+        for number in nodes:
+            self._look_if_turned(number, nodes[number])
+        self._leases(nodes)
+
+    def look_at(self, number: int, nodes: dict[int, Controller]) -> None:
+        """Look at the node that has just had a turn."""
+        node = nodes.get(number)
+        if node is not None and self._look_if_turned(number, node) and len(self._leaders_now) > 1:
+            self._leases(nodes)  # time alone ends leases, and gives nobody another
+
+    def _look_if_turned(self, number: int, node: Controller) -> bool:
+        host = self._hosts[number]
+        loop = host.loop
+        if loop is None or not hasattr(node, "quorum"):
+            return False  # who has just ended tells nobody what it could not write down
+        seen = self._seen.get(number)
+        if seen is None or seen.node is not node:
+            seen = self._seen[number] = self._born(number, node)
+        if seen.turns == loop.turns:
+            return False
+        seen.turns = loop.turns
+        self._look_at(number, seen)
+        return True
 
     @property
     def wary(self) -> bool:
@@ -104,6 +115,7 @@ class Witness:
         log, before = node.metadata.log, self._durable[number]
         assert log.end_offset >= before, f"c{number} had {before} on its disk, and has {log}"
         seen = Seen(node, state=self._promised.get(number))
+        self._leaders_now.discard(number)
         self.counts["lives"] += 1
         return seen
 
@@ -213,11 +225,13 @@ class Witness:
         if isinstance(role, Leader):
             if seen.leads != epoch:
                 seen.leads = epoch
+                self._leaders_now.add(number)
                 self._elected(number, seen.node, role.begins)
             follows = seen.node._follows
             assert follows is None or follows.done(), f"c{number} leads and follows"
         elif seen.leads >= 0:
             seen.leads = -1
+            self._leaders_now.discard(number)
             self.counts["deposed"] += 1
         active = seen.node.active
         assert active is None or (active.epoch, seen.leads) == (epoch, epoch), f"c{number}: {active}, {role}"
@@ -249,9 +263,7 @@ class Witness:
     def _leases(self, nodes: dict[int, Controller]) -> None:
         """Who is followed by a majority: two at a time only until the older one must have noticed (4.3)."""
         leading = [
-            number
-            for number, seen in self._seen.items()
-            if seen.leads >= 0 and nodes.get(number) is seen.node
+            number for number in sorted(self._leaders_now) if nodes.get(number) is self._seen[number].node
         ]
         if len(leading) < 2:
             self._two_leases_since = None
