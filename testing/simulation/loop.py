@@ -131,11 +131,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._planned.discard(now)
         if now < self._due:
             return
-        horizon = now + self._started_s + _RESOLUTION_S
-        while timers and timers[0][0] <= horizon:
-            timer = heappop(timers)[2]
-            if not timer.cancelled():
-                ready.append(timer)
+        if timers and timers[0][0] <= now + self._started_s + _RESOLUTION_S:
+            self._ring(now + self._started_s + _RESOLUTION_S)
         if self.shuffle:
             self._shuffle()
         callbacks = len(ready)
@@ -144,7 +141,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         timeline.trace.numbers.extend((now, self._machine.number, callbacks))
         self._turning = True
         timeline.current = self._process
-        set_running_loop(self)
+        if timeline.running is not self:
+            timeline.running = self
+            set_running_loop(self)
         try:
             for _ in range(callbacks):
                 handle = ready.popleft()
@@ -161,13 +160,20 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         except SystemExit as error:
             self._process.exit(error.code if isinstance(error.code, int) else 1)
         finally:
-            set_running_loop(None)
             timeline.current = None
             self._turning = False
         self._busy_until = now + callbacks * self.callback_cost_s * (0.5 + timeline.rng.random())
         self._plan()
         if timeline.watch is not None:
             timeline.watch()
+
+    def _ring(self, horizon: float) -> None:
+        """What is due by then is to run in this turn."""
+        timers = self._timers
+        while timers and timers[0][0] <= horizon:
+            timer = heappop(timers)[2]
+            if not timer.cancelled():
+                self._runnable.append(timer)
 
     def _callback_failed(self, handle: asyncio.Handle, error: BaseException) -> None:
         """Tell of it in the words of asyncio."""
@@ -327,6 +333,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             return
         timeline = self._timeline
         timeline.current = self._process
+        timeline.leave_loop()
         try:
             settle = partial(future.set_result, func(*args))
         except Exception as error:  # noqa: BLE001 -- whatever it is, it belongs to who waits for the future

@@ -9,6 +9,7 @@ What it keeps true:
 """
 
 import random
+from asyncio import _set_running_loop as set_running_loop
 from collections.abc import Callable
 from heapq import heappush
 from itertools import count
@@ -47,7 +48,7 @@ class Process(Protocol):
 class Timeline:
     """The clock, the chance and the agenda of a world."""
 
-    __slots__ = ("_count", "current", "heap", "now", "rng", "trace", "turned", "watch")
+    __slots__ = ("_count", "current", "heap", "now", "rng", "running", "trace", "turned", "watch")
 
     def __init__(self, rng: random.Random, trace: Trace) -> None:
         self.now = 0.0
@@ -58,6 +59,8 @@ class Timeline:
         """The process whose code is running, if it is any's."""
         self.turned: Process | None = None
         """Whose turn was the last one."""
+        self.running: object = None
+        """The loop that asyncio believes to run, be its turn over: to tell it of each end as well costs system calls."""
         self.watch: Callable[[], object] | None = None
         """Called after each turn of whomever: who watches all processes looks at the one that has `turned`."""
         self.heap: list[_Planned] = []
@@ -66,12 +69,18 @@ class Timeline:
 
     def at(self, when: float, action: Callable[..., object], *args: object) -> None:
         """Let this happen then, or now if then is past."""
-        heappush(self.heap, (when if when > self.now else self.now, 0.0, next(self._count), action, args))
+        heappush(self.heap, (max(self.now, when), 0.0, next(self._count), action, args))
 
     def turn_at(self, when: float, turn: Callable[[], object]) -> None:
         """Let a host have its turn then. Of several at one moment, chance picks the first."""
         assert when >= self.now, f"a turn at {when}, and it is {self.now} already"
         heappush(self.heap, (when, self.rng.random(), next(self._count), turn, ()))
+
+    def leave_loop(self) -> None:
+        """Whatever runs now runs in no loop."""
+        if self.running is not None:
+            self.running = None
+            set_running_loop(None)
 
     def note(self, host: str, what: str, *details: Detail) -> None:
         """Write an event down."""

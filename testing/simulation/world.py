@@ -177,6 +177,7 @@ class World:
                 if self._failure is not None:
                     self._fail_if_unexpected()
         finally:
+            timeline.running = None
             set_running_loop(outer)
         if condition is None or heap:
             timeline.now = max(until, timeline.now)

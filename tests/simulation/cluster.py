@@ -39,7 +39,7 @@ QUICK: dict[str, Any] = {
     "broker_heartbeat_interval_ms": 300,
     "broker_session_timeout_ms": 1500,
     "replica_lag_time_max_ms": 2000,
-    "fetch": FetchSettings(max_wait_ms=200, timeout_ms=1000, partition_max_bytes=8192, max_bytes=32768),
+    "fetch": FetchSettings(max_wait_ms=500, timeout_ms=1000, partition_max_bytes=8192, max_bytes=32768),
     "flush": FlushSettings(3000, 64 << 10, 700, 3000, min_free_bytes=2000),
     "log": LogConfig(segment_bytes=4096, index_interval_bytes=256, retention_ms=-1),
     "reserve_bytes": 256 << 10,

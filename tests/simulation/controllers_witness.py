@@ -42,6 +42,8 @@ class Seen:
     leads: Epoch = -1
     active: Epoch = -1
     looks: int = 0
+    facets: tuple[object, ...] = ()
+    """Whatever is looked at: while it is the same, nothing needs to be looked at again."""
 
 
 class Witness:
@@ -80,8 +82,8 @@ class Witness:
 
     def look(self, nodes: dict[int, Controller]) -> None:
         """Look at every node that has had a turn since it was looked at."""
-        for number in nodes:
-            self._look_if_turned(number, nodes[number])
+        for number, node in nodes.items():
+            self._look_if_turned(number, node)
         self._leases(nodes)
 
     def look_at(self, number: int, nodes: dict[int, Controller]) -> None:
@@ -122,6 +124,19 @@ class Witness:
     def _look_at(self, number: int, seen: Seen) -> None:
         node = seen.node
         quorum, metadata, log = node.quorum, node.metadata, node.metadata.log
+        facets = (
+            quorum.state,
+            quorum.role,
+            quorum.high_watermark,
+            log.end_offset,
+            log.durable_offset,
+            metadata.committed.end_offset,
+            metadata.working.end_offset,
+            node.active,
+        )
+        if facets == seen.facets and number not in self.replaced:
+            return
+        seen.facets = facets
         if quorum.state is not seen.state and quorum.state != seen.state:
             self._is_durable(number, node)
             self._keeps(number, quorum.state)

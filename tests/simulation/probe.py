@@ -12,13 +12,13 @@ Directed tests use it to do one thing at a time.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 
 from tests.simulation.history import Address, History, Sent
 from tidelog.protocol.batch import walk
 from tidelog.protocol.bounds import Bounds
-from tidelog.protocol.errors import OffsetOutOfRange, TidelogError, error_of
+from tidelog.protocol.errors import DiskFull, OffsetOutOfRange, TidelogError, error_of
 from tidelog.protocol.io import Connection, connect
 from tidelog.protocol.limits import DEFAULT
 from tidelog.protocol.messages import (
@@ -114,8 +114,16 @@ class Probe:
 class Poking:
     """A probe that asks at random for as long as a storm lasts."""
 
-    def __init__(self, probe: Probe, topic: str, stop: asyncio.Event) -> None:
+    def __init__(
+        self,
+        probe: Probe,
+        topic: str,
+        stop: asyncio.Event,
+        full: Callable[[], Sequence[tuple[Address, Place]]] = lambda: (),
+    ) -> None:
         self._probe = probe
+        self._full = full
+        """Leaders that have no room, by who sees it all: the product's clients have left them before one can look."""
         self._rng = probe.rng
         self._history = probe.history
         self._topic = topic
@@ -133,21 +141,39 @@ class Poking:
             address, epoch = await probe.leadership(self._topic, place)
             if self._rng.random() < 0.2:
                 address = self._rng.choice(probe.brokers)
-            try:
-                if self._rng.random() < 0.4:
-                    error = await self._write(address, place)
-                else:
-                    epoch = self._rng.choice([NO_EPOCH, epoch, epoch, epoch - 1, epoch + 1])
-                    error = await self._read(address, place, epoch)
-                told = error_of(error, "") if error else None
-            except TidelogError as failed:
-                told = failed
-            if told is not None:
-                self._history.failed(told)
+            writes = self._rng.random() < 0.4
+            if full := self._full():
+                writes, (address, place) = True, self._rng.choice(full)
+            epoch = self._rng.choice([NO_EPOCH, epoch, epoch, epoch - 1, epoch + 1])
+            error = await (self._write(address, place) if writes else self._read(address, place, epoch))
+            while writes and isinstance(error, DiskFull) and not self._stop.is_set():
+                # Who has no room says so until it has, or until another leads.
+                await asyncio.sleep(0.05)
+                error = await self._write(address, place)
+            if error is not None:
                 await probe.trouble(self._topic, place)
 
-    async def _write(self, address: Address, place: Place) -> int:
+    async def _write(self, address: Address, place: Place) -> TidelogError | None:
         """A batch, once; the error that is told."""
+        return await self._told(self._write_once(address, place))
+
+    async def _read(self, address: Address, place: Place, epoch: Epoch) -> TidelogError | None:
+        """A piece of a log; the error that is told."""
+        return await self._told(self._read_once(address, place, epoch))
+
+    async def _told(self, asked: Awaitable[int]) -> TidelogError | None:
+        """The error, whether it is told of the partition or there is no answer; it is counted."""
+        try:
+            code = await asked
+            error = error_of(code, "") if code else None
+        except TidelogError as failed:
+            error = failed
+        if error is not None:
+            self._history.failed(error)
+        return error
+
+    async def _write_once(self, address: Address, place: Place) -> int:
+        """The code that is told."""
         acks = self._rng.choice([0, 1, ACKS_ALL, ACKS_ALL])
         self._number += 1
         # Nobody keeps an order among requests on several connections: each is a producer of its own.
@@ -169,8 +195,8 @@ class Poking:
                 self._history.was_acknowledged(record, answer.base_offset + at)
         return answer.error
 
-    async def _read(self, address: Address, place: Place, epoch: Epoch) -> int:
-        """A piece of a log; the error that is told."""
+    async def _read_once(self, address: Address, place: Place, epoch: Epoch) -> int:
+        """The code that is told."""
         history, committed = self._history, self._history.committed(place)
         offset = self._rng.choice([0, self._rng.randint(0, committed), committed, committed + 10])
         floor = history.floor(place)
@@ -194,7 +220,7 @@ class Poking:
         return 0
 
     async def _look_where_it_begins(self, address: Address, place: Place) -> int:
-        """What is out of range lies below what somebody wanted deleted; the error that is told."""
+        """What is out of range lies below what somebody wanted deleted; the code that is told."""
         reply, _ = await self._probe.ask(address, ListOffsets((OffsetQuery(*place, EARLIEST),)))
         assert isinstance(reply, ListOffsetsReply), reply
         found = reply.partitions[0]

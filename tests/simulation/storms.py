@@ -46,7 +46,7 @@ class Weather:
 
     seconds: float = 20.0
     partitions: int = 2
-    producers: int = 3
+    producers: int = 2
     consumers: int = 1
     controllers: int = 0
     """How many; 0: as the seed has it."""
@@ -54,7 +54,7 @@ class Weather:
     """Settings of the topic."""
     defaults: bool = False
     """With the timeouts that users get, instead of some that are several times shorter."""
-    probed_per_s: float = 4.0
+    probed_per_s: float = 6.0
     """How often a probe asks what no product's client would."""
     power_cuts: bool = True
     """Unflushed bytes are lost; with `flush.mode=async` at most one broker at a time may lose them."""
@@ -67,7 +67,10 @@ class Storm:
         self.world = world
         self.rng = world.rng
         self.weather = weather
-        controllers = weather.controllers or self.rng.choice([1, 3, 3, 3, 5])
+        world.network.conditions.cut_probability = (
+            0.03  # a segment or a read: what it means has tests of its own
+        )
+        controllers = weather.controllers or self.rng.choice([1, 1, 3, 3, 5])
         self.cluster = self.make_cluster(controllers)
         oracle = self.cluster.oracle
         self.history = History(
@@ -141,7 +144,7 @@ class Storm:
             operator = self._user(Operator, "d0")
             self._start(operator.name, partial(operator.delete, TOPIC, self.deletions_per_s, self._stop))
         if self.weather.probed_per_s:
-            poking = Poking(self._user(Probe, "q0"), TOPIC, self._stop)
+            poking = Poking(self._user(Probe, "q0"), TOPIC, self._stop, self._full_leaders)
             self._start("q0", partial(poking.run, self.weather.probed_per_s))
 
     def _user(self, kind: Callable[[str, list[Address], Random, History], U], name: str) -> U:
@@ -152,6 +155,18 @@ class Storm:
         host = Host(name, self.world)
         host.start(lambda _env: work())
         self.users.append(host)
+
+    def _full_leaders(self) -> list[tuple[Address, Place]]:
+        low = {
+            n
+            for n, broker in self.cluster.brokers.items()
+            if broker.serving and any(d.room.low for d in broker.data.all)
+        }
+        return [
+            ((self.cluster.hosts[number].machine.address, BROKER_PORT), place)
+            for (number, place), partition in self.cluster.replicas().items()
+            if number in low and partition.leadership is not None
+        ]
 
     def _address_of_leader(self, place: Place, epoch: Epoch) -> Address | None:
         life = self.cluster.oracle.leader(place, epoch)

@@ -7,6 +7,9 @@ after the end of a machine nothing else has to be known of it.
 import pytest
 
 from tests.simulation.directed import Town
+from tests.simulation.invariants import Violation
+from tests.simulation.planted import unclean_restarts_keep_their_standing
+from tests.simulation.stage import Worst
 from tidelog.protocol.messages import (
     AlterConfigs,
     AlterConfigsReply,
@@ -88,6 +91,45 @@ def test_in_async_what_was_lost_on_one_machine_the_others_have(world: World) -> 
         town.cluster.start(number)
         town.converge(60)
         assert list(dict.fromkeys(town.read())) == town.sent
+
+
+def last_in_sync_loses_its_power(world: World) -> Town:
+    """The followers die, the leader goes on alone; then its machine takes all that was not flushed, and is back first."""
+    town = Town(world)
+    leader = town.leader() or 0
+    town.produce(20)
+    for number in town.others():
+        town.cluster.hosts[number].kill()
+    town.cluster.until(lambda: town.cluster.image.partitions[town.place].isr == (leader,), 20)
+    host = town.cluster.hosts[leader]
+    host.disk._rng = Worst()
+    host.power_cut()
+    town.cluster.start(leader)
+    town.cluster.until(lambda: serves(town, leader), 30)
+    town.cluster.pass_time(2)
+    return town
+
+
+def test_who_lost_what_was_committed_leaves_the_lead_to_who_has_it(world: World) -> None:
+    """D6: its log is empty; those who died beside it have everything, and one of them leads as soon as it is back."""
+    town = last_in_sync_loses_its_power(world)
+    assert town.leader() is None
+    start_those_who_are_down(town)
+    town.converge(60)
+    assert town.read() == town.sent
+
+
+def test_a_loss_of_power_that_costs_nothing_is_caught(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    unclean_restarts_keep_their_standing(monkeypatch)
+    with pytest.raises(Violation, match="LeaderCompleteness"):
+        last_in_sync_loses_its_power(world)
+
+
+def start_those_who_are_down(town: Town) -> None:
+    for number, host in town.cluster.hosts.items():
+        if not host.alive:
+            town.cluster.start(number)
+    town.cluster.until(lambda: all_serve(town), 30)
 
 
 def test_a_single_replica_comes_back_with_what_it_has_and_that_it_may_lack_some_is_told(world: World) -> None:

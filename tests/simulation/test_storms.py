@@ -104,6 +104,7 @@ def test_a_cluster_comes_through_a_short_storm(seed: int) -> None:
     outcome = run_seed(partial(storm, weather=Weather(seconds=4)), seed)
     assert outcome.failure is None, outcome.failure
     assert outcome.counts["acknowledged"] > 0
+    assert outcome.counts["read"] > 0
 
 
 def test_the_same_seed_is_the_same_storm() -> None:

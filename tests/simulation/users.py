@@ -75,7 +75,7 @@ class Writer(User):
         under_way: list[tuple[Sent, Delivery]] = []
         while not stop.is_set():
             partition = rng.choice(known.partitions).index
-            records = self._records((known.id, partition), rng.choice([1, 1, 2, 5]))
+            records = self._records((known.id, partition), rng.choice([1, 2, 5, 10]))
             if rng.random() < 0.2:
                 await self._send_many(producer, topic, partition, records)
             else:
@@ -85,7 +85,7 @@ class Writer(User):
                     under_way.append((record, delivery))
             if rng.random() < 0.5:
                 await self._settle(under_way)
-            await asyncio.sleep(rng.expovariate(30))
+            await asyncio.sleep(rng.expovariate(15))
         await self._settle(under_way)
         try:
             await producer.close(timeout=20)
@@ -137,7 +137,6 @@ class Reader(User):
         places = {name.partition: (known.id, name.partition) for name in names}
         async with client.consumer(
             auto_offset_reset="earliest",
-            fetch_max_wait_ms=100,
             max_partition_fetch_bytes=4096,
             prefetch_bytes=self.rng.choice([1, 8192]),
             request_timeout_ms=1500,
@@ -145,7 +144,7 @@ class Reader(User):
             consumer.assign(names)
             while not stop.is_set():
                 await self._once_more(consumer, places, topic, stop)
-                await asyncio.sleep(self.rng.uniform(0.05, 0.5))
+                await asyncio.sleep(self.rng.uniform(0.1, 1))
 
     async def _once_more(
         self, consumer: Consumer, places: dict[int, Place], topic: str, stop: asyncio.Event
