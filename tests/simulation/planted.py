@@ -103,10 +103,12 @@ def truncation_to_the_high_watermark(plant: pytest.MonkeyPatch) -> None:
 def high_watermark_above_the_end(plant: pytest.MonkeyPatch) -> None:
     """A follower believes what the leader says of records that it does not have."""
 
-    def planted(_: Followership, told: followership.Append, log: LogView) -> int:
-        return max(log.high_watermark, told.high_watermark)
+    class Planted(Followership):
+        def new_high_watermark(self, told: followership.Append, log: LogView) -> int:
+            return max(log.high_watermark, told.high_watermark)
 
-    plant.setattr(Followership, "new_high_watermark", planted)
+    # Of a topic's partition: who reads the metadata log would wait for what it was told of, and never turn again.
+    plant.setattr(partitions, "Followership", Planted)
 
 
 def stale_answers_count(plant: pytest.MonkeyPatch) -> None:
@@ -268,21 +270,21 @@ PLANTS: list[Plant] = [
 ]
 
 CAUGHT: dict[Plant, tuple[int, ...]] = {
-    high_watermark_without_enough_replicas: (0, 3, 7, 13),
-    acknowledged_before_replication: (2, 7, 8, 10),
-    no_divergence_check: (1, 8, 10, 13),
-    truncation_to_the_high_watermark: (0, 1, 8, 9),
-    high_watermark_above_the_end: (0, 5, 12, 13),
+    high_watermark_without_enough_replicas: (1, 9, 16, 24),
+    acknowledged_before_replication: (0, 1, 3, 10),
+    no_divergence_check: (1, 3, 9, 10),
+    truncation_to_the_high_watermark: (2, 4, 5, 9),
+    high_watermark_above_the_end: (1, 2, 3),
     roles_before_the_own_registration: (0, 1, 2, 3),
-    nobody_is_kept_in_the_elr: (0, 1, 2, 3),
+    nobody_is_kept_in_the_elr: (0, 1, 2),
     reads_above_the_high_watermark: (0, 1, 2, 3),
-    duplicates_are_appended: (0, 2, 3, 4),
-    the_recovered_tail_is_forgotten: (0, 3, 4, 7),
-    deletions_wait_for_nobody: (32, 34, 39, 57),
-    log_starts_fall_back: (4, 6, 9, 30),
-    a_stop_forgets_what_is_committed: (100,),
+    duplicates_are_appended: (8, 12, 13),
+    the_recovered_tail_is_forgotten: (4, 5, 6, 7),
+    deletions_wait_for_nobody: (0,),
+    log_starts_fall_back: (0, 4, 9, 10),
+    a_stop_forgets_what_is_committed: (34, 35, 37),
     any_epoch_is_served: (0, 1, 2, 3),
-    a_full_disk_stays_full: (100,),
+    a_full_disk_stays_full: (20, 39),
 }
 """Those that short storms catch, and by which seeds when it was looked up last; a change of the product changes what
 each seed brings. The rest have tests of their own: tests/rules, tests/broker, test_durability."""
