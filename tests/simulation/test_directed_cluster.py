@@ -103,7 +103,7 @@ def test_a_consumer_reads_from_the_replica_in_its_rack(world: World) -> None:
     rack, epoch = f"r{near}", town.partition(near).leader_epoch
     asked, given = town.do(lambda client: fetch(client, town.address(leader), town.place, 0, rack=rack))
     assert (asked.preferred_read_replica, given) == (near, [])
-    town.cluster.pass_time(0.5)
+    town.cluster.until(lambda: town.partition(near).high_watermark == 20, 1)
     read = partial(fetch, address=town.address(near), place=town.place, offset=0, rack=rack, epoch=epoch)
     _, given = town.do(read)
     assert given == town.sent
