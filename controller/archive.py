@@ -138,8 +138,14 @@ class Archive:
     async def _shorten(self) -> None:
         """The log may begin where the second newest snapshot ends, once it is durable up to there."""
         while self._flushes and (flush := self.log.begin_flush()) is not None:
-            await in_a_thread(flush.run)
-            self.log.end_flush(flush)
+            running = asyncio.ensure_future(in_a_thread(flush.run))
+            try:
+                await asyncio.shield(running)
+            except asyncio.CancelledError:
+                await asyncio.wait([running])  # a process that stops closes this log: not while it is flushed
+                raise
+            finally:
+                self.log.end_flush(flush)
         start = self.snapshots.log_start(self.log.log_start, self.log.durable_offset)
         if start > self.log.log_start:
             self.log.raise_log_start(start)
