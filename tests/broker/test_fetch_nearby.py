@@ -15,8 +15,6 @@ from tidelog.protocol.errors import (
     UnknownLeaderEpoch,
 )
 
-OTHER = (PLACE[0], 1)
-THIRD = (PLACE[0], 2)
 SIZE = len(records(1))
 
 
