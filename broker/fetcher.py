@@ -258,6 +258,8 @@ class Fetcher:
             if again is None or not _is_as_before(*again, partition):
                 followership = partition.followership
                 assert followership is not None, partition
+                if again is not None and again[0].followership is not followership:
+                    self._session.forget(place)  # it began anew here, and may ask what was asked before
                 one = _Sent(partition, followership, followership.ask(partition.view()))
                 again = one, self._entry(place, one)
             self._last[place] = again

@@ -169,21 +169,28 @@ class Asking(NamedTuple):
 class FetchSession:
     """One reader's session with one leader."""
 
-    __slots__ = ("_epoch", "_id", "_said")
+    __slots__ = ("_epoch", "_forgotten", "_id", "_said")
 
     def __init__(self) -> None:
         self._id = 0
         self._epoch = NEW
         self._said: dict[Place, PartitionFetch] = {}
+        self._forgotten: set[Place] = set()
+
+    def forget(self, place: Place) -> None:
+        """What was told of it is not known any more, though the same may be asked as before: it is told again."""
+        self._forgotten.add(place)
 
     def ask(self, wanted: Mapping[Place, PartitionFetch]) -> Asking:
         """The smallest request that asks for exactly these partitions."""
+        said, self._said = self._said, dict(wanted)
+        forgotten, self._forgotten = self._forgotten, set()
         if self._epoch == NEW:
-            self._said = dict(wanted)
             return Asking(0, NEW, tuple(wanted.values()), ())
-        changed = tuple(entry for place, entry in wanted.items() if self._said.get(place) != entry)
-        gone = tuple(PartitionIndex(*place) for place in self._said if place not in wanted)
-        self._said = dict(wanted)
+        changed = tuple(
+            entry for place, entry in wanted.items() if place in forgotten or said.get(place) != entry
+        )
+        gone = tuple(PartitionIndex(*place) for place in said if place not in wanted or place in forgotten)
         return Asking(self._id, self._epoch, changed, gone)
 
     def answered(self, session_id: int) -> None:

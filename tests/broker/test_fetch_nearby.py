@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.broker.node import PLACE, Asked, Node, records
+from tests.broker.node import Asked, Node, records
 from tidelog.protocol.errors import (
     FencedLeaderEpoch,
     NotLeaderOrFollower,

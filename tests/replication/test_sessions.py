@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace as with_fields
 
@@ -192,6 +192,17 @@ def test_a_reader_asks_in_full_until_the_leader_keeps_a_session() -> None:
         reader.answered(0)
 
 
+def test_what_a_reader_has_forgotten_it_gives_up_and_asks_for_anew() -> None:
+    reader = FetchSession()
+    wanted = {(TOPIC, i): asks(i) for i in range(2)}
+    reader.ask(wanted)
+    reader.answered(9)
+    reader.forget((TOPIC, 1))
+    assert reader.ask(wanted) == (9, 1, (asks(1),), (PartitionIndex(TOPIC, 1),))
+    reader.answered(9)
+    assert reader.ask(wanted) == (9, 2, (), ())
+
+
 def test_a_reader_then_asks_for_what_has_changed() -> None:
     reader = FetchSession()
     reader.ask({(TOPIC, i): asks(i) for i in range(3)})
@@ -253,6 +264,7 @@ class Conversation:
         elif kind == "stop asking":
             self.wanted.pop(place, None)
             self.known.pop(place, None)
+            self.reader.forget(place)
         elif kind == "move":
             moved = ("high_watermark", "log_start", "purge_floor")[amount]
             self.state[place] = with_fields(now, **{moved: getattr(now, moved) + 1})
@@ -320,6 +332,7 @@ def check_conversation(
 
 
 @given(TURNS)
+@example([("epoch", 0, 0), ("round", 0, 0), ("stop asking", 0, 0), ("epoch", 0, 0), ("round", 0, 0)])
 def test_with_sessions_the_same_is_asked_and_told_as_without(turns: list[Turn]) -> None:
     check_conversation(turns)
 
@@ -365,6 +378,13 @@ class GoesOnAfterALostAnswer(FetchSession):
         pass
 
 
+class TakesForKnownWhatItAskedBefore(FetchSession):
+    """A place that it has left and asks for again, between two requests, is told as if it had stayed."""
+
+    def forget(self, place: Place) -> None:
+        pass
+
+
 class AsksForWhatChangedSinceTheFirstRequest(FetchSession):
     def ask(self, wanted: Any) -> module.Asking:
         said = dict(self._said)
@@ -383,7 +403,9 @@ def test_a_leader_with_a_planted_bug_is_caught(bug: Callable[[], FetchSessions])
 
 
 @pytest.mark.parametrize(
-    "bug", [GoesOnAfterALostAnswer, AsksForWhatChangedSinceTheFirstRequest], ids=lambda bug: bug.__name__
+    "bug",
+    [GoesOnAfterALostAnswer, TakesForKnownWhatItAskedBefore, AsksForWhatChangedSinceTheFirstRequest],
+    ids=lambda bug: bug.__name__,
 )
 def test_a_reader_with_a_planted_bug_is_caught(bug: Callable[[], FetchSession]) -> None:
     assert_caught(partial(check_conversation, reader=bug), TURNS)
