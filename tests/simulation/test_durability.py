@@ -6,10 +6,12 @@ after the end of a machine nothing else has to be known of it.
 
 import pytest
 
+from tests.simulation.cluster import with_config
 from tests.simulation.directed import Town
 from tests.simulation.invariants import Violation
 from tests.simulation.planted import unclean_restarts_keep_their_standing
 from tests.simulation.stage import Worst
+from tidelog.controller.snapshots import SnapshotConfig
 from tidelog.protocol.messages import (
     AlterConfigs,
     AlterConfigsReply,
@@ -230,3 +232,19 @@ def test_the_mode_of_a_topic_is_decided_when_it_is_made(world: World, mode: str,
     assert "\n" not in told
     for broker in town.cluster.brokers.values():
         assert broker.observer.image.partitions[town.place].flush_group is (mode == "group")
+
+
+# ── a stop in order ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_who_is_stopped_while_it_shortens_its_metadata_log_ends_in_order(world: World) -> None:
+    often = SnapshotConfig(metadata_log_max_record_bytes_between_snapshots=512)
+    town = Town(world, config=with_config(snapshots=often))
+    host, broker = town.cluster.hosts[1], town.cluster.brokers[1]
+    host.slow_disk((1500, 2000))
+    town.cluster.until(lambda: broker.observer.log.is_flushing, 60)
+    town.cluster.stop(1, 60)
+    assert host.exit_code == 0
+    town.cluster.start(1)
+    town.cluster.until(lambda: serves(town, 1), 60)
+    assert town.cluster.brokers[1].worst_end is CrashKind.CLEAN
