@@ -385,8 +385,8 @@ class Coordinator:
     def watched(self) -> Iterator[tuple[Group, list[TopicLag]]]:
         """Every group that is served here, and how far it is behind; asking for it is what keeps that up to date."""
         clocks = self.context.clocks
-        self.watch.look(clocks.now_ms())
-        self.sooner(clocks.now_ms())
+        if self.watch.look(clocks.now_ms()):
+            self.sooner(clocks.now_ms())
         view = View(self.topics, clocks.wall_ms())
         for held in self._active():
             for group in held.shard.committed.by_id.values():

@@ -44,9 +44,10 @@ class LagWatch:
         self._asking = False
         self._ends: Mapping[Place, Ends] | None = None
 
-    def look(self, now_ms: int) -> None:
-        """Somebody wants to know."""
-        self._looked_ms = now_ms
+    def look(self, now_ms: int) -> bool:
+        """Somebody wants to know; whether nobody has for a while."""
+        first, self._looked_ms = self._looked_ms is None, now_ms
+        return first
 
     def tick(self, now_ms: int, ask: Callable[[Callable[[Mapping[Place, Ends]], None]], None]) -> None:
         """Time has passed: ask, if it is time and anybody looks."""

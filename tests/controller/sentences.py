@@ -25,7 +25,7 @@ def _sentences(test: Callable[..., object]) -> Iterator[Callable[[], object]]:
     """The test, once with each of its parameters."""
     parameters = list(inspect.signature(test).parameters)
     marks = getattr(test, "pytestmark", [])
-    if any(mark.name == "slow" for mark in marks):
+    if any(mark.name == "slow" for mark in marks) or inspect.iscoroutinefunction(test):
         return
     if not parameters:
         yield test

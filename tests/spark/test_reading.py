@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.conftest import World
 from tidelog.client.admin import NewTopic
+from tidelog.client.io.producer import Producer
 from tidelog.spark import read_topic, write_topic
 
 pytestmark = pytest.mark.slow
@@ -208,37 +209,39 @@ def test_uncommitted_records_never_appear(spark: SparkSession, world: World) -> 
     """A follower is stopped: what only the leader has lies above the high watermark."""
     topic = "uncommitted"
 
-    async def begin() -> None:
+    async def begin() -> Producer:
         await world.client.admin.create_topics(
             NewTopic(topic, assignment=[[1, 2]], configs={"min.insync.replicas": 2})
         )
-        async with world.client.producer() as producer:
-            await producer.send_many(topic, numbers(10))
+        # One producer for all: a second one might ask the broker that stands still for its id.
+        producer = await world.client.producer().__aenter__()
+        await producer.send_many(topic, numbers(10))
         await world.cluster.pause(2)
+        return producer
 
-    async def write_uncommitted() -> "asyncio.Task[Any]":
-        async def send() -> None:
-            async with world.client.producer() as producer:
-                await producer.send_many(topic, numbers(10, 10))
-
+    async def write_uncommitted(producer: Producer) -> "asyncio.Task[Any]":
         before = _bytes_of(world, topic)
-        task = asyncio.get_running_loop().create_task(send())
+        task = asyncio.get_running_loop().create_task(producer.send_many(topic, numbers(10, 10)))
         async with asyncio.timeout(30):
             while _bytes_of(world, topic) == before:  # noqa: ASYNC110 -- a file tells nobody
                 await asyncio.sleep(0.01)
         assert not task.done(), "the leader has them, and nobody else: they are not committed"
         return task
 
-    async def end(task: "asyncio.Task[Any]") -> None:
+    async def end(producer: Producer) -> None:
         await world.cluster.resume(2)
-        await task
+        await producer.close()
 
-    world.run(begin())
+    async def outcome(sent: "asyncio.Task[Any]") -> None:
+        await sent
+
+    producer = world.run(begin())
     try:
-        task = world.run(write_uncommitted())
+        task = world.run(write_uncommitted(producer))
         assert read(spark, world, topic, partitions="0") == [str(n) for n in range(10)]
     finally:
-        world.run(end(task))
+        world.run(end(producer))
+    world.run(outcome(task))
     assert read(spark, world, topic) == [str(n) for n in range(20)]
 
 

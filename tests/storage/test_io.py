@@ -1,6 +1,7 @@
 """What only the real disk can get wrong: short writes, descriptors, threads, other processes."""
 
 import fcntl
+import gc
 import os
 import resource
 import signal
@@ -129,6 +130,7 @@ def test_a_refusal_costs_no_descriptor(directory: Directory, refused: Callable[[
 
 
 def test_descriptors_are_not_inherited_by_other_programs(directory: Directory) -> None:
+    gc.collect()  # what other tests have left would be closed in between, and its number given out again
     before = open_descriptors()
     file, lock = directory.open("file", create=True), directory.lock(".lock", b"1")
     opened = open_descriptors() - before
