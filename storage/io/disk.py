@@ -74,29 +74,15 @@ class _File:
         if len(buffers) == 1:
             written = os.pwrite(self._fd, buffers[0], position)
             if written != len(buffers[0]):
-                self._write_rest(position, buffers, written)
+                _write_rest(self._fd, position, buffers, written)
             return
         for first in range(0, len(buffers), _BUFFERS_PER_CALL):
             some = buffers[first : first + _BUFFERS_PER_CALL]
             written = os.pwritev(self._fd, some, position)
             size = sum(map(len, some))
             if written != size:
-                size = self._write_rest(position, some, written)
+                size = _write_rest(self._fd, position, some, written)
             position += size
-
-    def _write_rest(self, position: int, buffers: Sequence[Buffer], written: int) -> int:
-        """Continue a short write; returns the size of the whole. A full disk answers the second call with its error."""
-        end = position
-        start = position + written
-        for buffer in buffers:
-            view = memoryview(buffer).cast("B")
-            begin, end = end, end + view.nbytes
-            while start < end:
-                more = os.pwrite(self._fd, view[start - begin :], start)
-                if not more:
-                    raise OSError(errno.EIO, f"wrote {start - position} bytes and then none")
-                start += more
-        return end - position
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)
@@ -135,6 +121,11 @@ class _File:
                 return
         if fd >= 0:
             os.close(fd)
+
+    def __del__(self) -> None:
+        """Whoever is cut off in the middle closes nothing; where its process goes on, as in tests, files must not stay open."""
+        if self._fd >= 0:
+            os.close(self._fd)
 
 
 class _Lock:
@@ -217,7 +208,7 @@ class _Directory:
             # Only now: until it is ours, the content is the holder's.
             os.ftruncate(fd, 0)
             try:
-                _File(fd).write_at(0, content)
+                _write_rest(fd, 0, (content,), 0)
             except OSError as error:  # a full disk keeps nobody from starting
                 if error.errno not in files.FULL:
                     raise
@@ -235,11 +226,26 @@ class _Directory:
         return os.stat(self._path).st_dev
 
 
+def _write_rest(fd: int, position: int, buffers: Sequence[Buffer], written: int) -> int:
+    """Continue a short write; returns the size of the whole. A full disk answers the second call with its error."""
+    end = position
+    start = position + written
+    for buffer in buffers:
+        view = memoryview(buffer).cast("B")
+        begin, end = end, end + view.nbytes
+        while start < end:
+            more = os.pwrite(fd, view[start - begin :], start)
+            if not more:
+                raise OSError(errno.EIO, f"wrote {start - position} bytes and then none")
+            start += more
+    return end - position
+
+
 def _write_zeros(fd: int, position: int, length: int) -> None:
     """For file systems that give no room but by writing. One that compresses gives less than is asked for."""
-    file, zeros = _File(fd), bytes(1 << 20)
+    zeros = bytes(1 << 20)
     for at in range(position, position + length, len(zeros)):
-        file.write_at(at, zeros[: position + length - at])
+        _write_rest(fd, at, (zeros[: position + length - at],), 0)
 
 
 def _require_directory(path: str) -> None:

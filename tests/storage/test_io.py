@@ -130,7 +130,6 @@ def test_a_refusal_costs_no_descriptor(directory: Directory, refused: Callable[[
 
 
 def test_descriptors_are_not_inherited_by_other_programs(directory: Directory) -> None:
-    gc.collect()  # what other tests have left would be closed in between, and its number given out again
     before = open_descriptors()
     file, lock = directory.open("file", create=True), directory.lock(".lock", b"1")
     opened = open_descriptors() - before
@@ -140,8 +139,17 @@ def test_descriptors_are_not_inherited_by_other_programs(directory: Directory) -
     lock.release()
 
 
+def test_a_file_that_nobody_has_any_more_is_closed(directory: Directory) -> None:
+    before = open_descriptors()
+    file = directory.open("file", create=True)
+    file.write_at(0, b"content")
+    del file
+    gc.collect()
+    assert open_descriptors() == before
+
+
 def open_descriptors() -> set[int]:
-    return set(filter(is_open, range(1024)))
+    return set(filter(is_open, map(int, os.listdir("/dev/fd"))))
 
 
 def is_open(fd: int) -> bool:
