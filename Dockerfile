@@ -5,9 +5,10 @@ FROM python:3.13-slim AS build
 WORKDIR /build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
 
-# Everything that the lock names, each checked by its hash; wheels only, so that no compiler is needed.
-COPY requirements.lock .
-RUN pip download --quiet --require-hashes --only-binary :all: --dest /wheels --requirement requirements.lock
+# Everything that this lock names, each checked by its hash; wheels only, so that no compiler is needed. It is the part of
+# requirements.lock that is installed below (scripts/lock writes both).
+COPY requirements-image.lock .
+RUN pip download --quiet --require-hashes --only-binary :all: --dest /wheels --requirement requirements-image.lock
 
 # From here on no index is asked: what is installed can only be what the lock names. Of that, what tidelog needs at run time.
 ENV PIP_NO_INDEX=1 PIP_FIND_LINKS=/wheels

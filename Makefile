@@ -53,5 +53,5 @@ transcripts: setup ## play the replication transcripts, and write docs/LECTURE.m
 demo: ## see it work
 	scripts/demo
 
-lock: ## renew requirements.lock (needs uv)
+lock: ## renew requirements.lock and requirements-image.lock (needs uv)
 	scripts/lock

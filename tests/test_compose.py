@@ -7,9 +7,13 @@ import shutil
 import subprocess
 import tomllib
 from collections.abc import Iterator
+from importlib.metadata import distribution
 from typing import Any
 
 import pytest
+from packaging.markers import default_environment
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.cli.node_processes import clean_environment, command
 from tests.compose_file import DATA, FILE, ROOT, Local, read, seconds
@@ -114,10 +118,46 @@ def test_the_image_is_tidelog_not_as_root_and_is_stopped_in_order() -> None:
 
 
 def test_what_the_image_installs_is_locked() -> None:
-    assert "--require-hashes --only-binary :all: --dest /wheels --requirement requirements.lock" in DOCKERFILE
+    download = "--require-hashes --only-binary :all: --dest /wheels --requirement requirements-image.lock"
+    assert download in DOCKERFILE
     _, index_is_asked, locked = DOCKERFILE.partition("ENV PIP_NO_INDEX=1 PIP_FIND_LINKS=/wheels")
     assert index_is_asked
     assert [line for line in locked.splitlines() if "pip download" in line] == []
+
+
+IMAGE = {key: str(value) for key, value in default_environment().items()}
+IMAGE |= {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
+IMAGE |= {"python_version": "3.13", "python_full_version": "3.13.0", "implementation_name": "cpython"}
+
+
+def locked(name: str) -> dict[str, str]:
+    """What stands in that lock, hashes included, by the name of the package."""
+    entries = re.split(r"^(?=\S)", (ROOT / name).read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    return {entry.partition("==")[0]: entry for entry in entries}
+
+
+def applies(requirement: Requirement) -> bool:
+    """Whether the image needs it: what is for extras, for older Pythons and for other systems is not."""
+    return requirement.marker is None or requirement.marker.evaluate({**IMAGE, "extra": ""})
+
+
+def test_the_image_downloads_what_tidelog_and_its_build_need_and_no_more() -> None:
+    """Above all nothing of Spark: pyspark has no wheel, and the Dockerfile takes wheels only."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    left = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
+    needed: set[str] = set()
+    while left:
+        requirement = Requirement(left.pop())
+        name = canonicalize_name(requirement.name)
+        if applies(requirement) and name not in needed:
+            needed.add(name)
+            left += distribution(name).requires or ()
+    image, everything = locked("requirements-image.lock"), locked("requirements.lock")
+    assert {
+        name for name, entry in image.items() if applies(Requirement(entry.partition(" \\")[0]))
+    } == needed
+    assert {name: everything.get(name) for name in image} == image, "run scripts/lock"
+    assert all("--hash=sha256:" in entry for entry in image.values())
 
 
 def test_the_image_is_built_from_all_that_the_wheel_is_made_of() -> None:
@@ -126,7 +166,7 @@ def test_the_image_is_built_from_all_that_the_wheel_is_made_of() -> None:
     let_in = {line[1:] for line in lines if line.startswith("!")}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]["only-include"]
-    needed = {path.partition("/")[0] for path in wheel} | {"pyproject.toml", "requirements.lock"}
+    needed = {path.partition("/")[0] for path in wheel} | {"pyproject.toml", "requirements-image.lock"}
     needed |= {project["project"]["readme"], *project["project"]["license-files"]}
     assert let_in == needed
     assert [path for path in let_in if not (ROOT / path).exists() or fnmatch.fnmatch(path, "*.py[cod]")] == []

@@ -99,7 +99,7 @@ def test_the_source_distribution_holds_the_product_its_tests_and_its_documents(b
     with tarfile.open(built.sdist) as archive:
         names = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
     top = {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile"}
-    top |= {"requirements.lock", ".gitignore", "PKG-INFO"}
+    top |= {"requirements.lock", "requirements-image.lock", ".gitignore", "PKG-INFO"}
     top |= {"Dockerfile", "docker-compose.yml", ".dockerignore"}
     folders = {path for name in ("tests", "scripts", "docs") for path in _files(ROOT / name)}
     sources = {f"src/tidelog/{name}" for name in LINKS_AND_ROOT} | {f"src/{SPARK_FINDS}"}
