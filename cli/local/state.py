@@ -93,10 +93,18 @@ def read(data: Path) -> State | None:
 
 
 def write(data: Path, state: State) -> None:
-    """Replace the record."""
+    """Replace the record. ClickException: it cannot be written."""
     path, written = data / FILE, data / f".{FILE}.{os.getpid()}"
-    written.write_text(json.dumps({"format": _FORMAT, **asdict(state)}, indent=1) + "\n", encoding="utf-8")
-    written.replace(path)
+    text = json.dumps({"format": _FORMAT, **asdict(state)}, indent=1) + "\n"
+    try:
+        written.write_text(text, encoding="utf-8")
+        written.replace(path)
+    except OSError as error:
+        written.unlink(missing_ok=True)
+        raise click.ClickException(
+            f"{path} cannot be written ({error.strerror}): make room or give the right to, or choose another directory "
+            "with --data"
+        ) from error
 
 
 class Held:

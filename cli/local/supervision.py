@@ -8,9 +8,11 @@ What it keeps true:
 
 * Brokers stop before controllers, which they need for stopping in order.
 * Everything has a bound: who does not stop in time is killed, and that is said.
+* A first start that does not succeed leaves no cluster behind, which would have a size that nobody can change.
 """
 
 import asyncio
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -47,6 +49,8 @@ class Supervision:
         self._say = say
         self._detached = detached
         self._stopping = False
+        self._begins: list[Path] | None = None
+        """While a cluster is made that was not there: the directories of nodes that are this start's."""
         self._signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
         self._specs = list(specs)
         self._processes = {spec.name: self._process(spec) for spec in specs}
@@ -63,15 +67,22 @@ class Supervision:
     async def start(self) -> None:
         """Until all serve. Raises NodeFailed; then, and when this is cancelled, none is left."""
         self._state.up = None if self._detached else list(myself())
+        if not (self._data / record.FILE).exists():
+            directories = [spec.directory for spec in self._specs]
+            # Where some were there, one of them may know by now of those that were made: all of them stay.
+            self._begins = [] if any(map(Path.exists, directories)) else directories
         try:
             for name, process in self._processes.items():
                 process.start(leashed=not self._detached)
                 self._state.nodes.append(Running(name, process.pid, began(process.pid) or ""))
-            record.write(self._data, self._state)
+                record.write(
+                    self._data, self._state
+                )  # at once: whoever has started it may be gone with the next line
             await _first_failure(process.ready(START_S) for process in self._processes.values())
         except BaseException:
             await self.kill()
             raise
+        self._begins = None
         for name, process in self._processes.items():
             process.on_end = partial(self._ended, name)
 
@@ -146,7 +157,13 @@ class Supervision:
 
     def _forget(self) -> None:
         self._state.nodes, self._state.up = [], None
-        record.write(self._data, self._state)
+        if self._begins is None:
+            record.write(self._data, self._state)
+            return
+        # Nobody was told that it serves. The logs stay, which say why it does not.
+        (self._data / record.FILE).unlink(missing_ok=True)
+        for directory in self._begins:
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 async def _first_failure(works: Iterable[Any]) -> None:

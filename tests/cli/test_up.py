@@ -1,6 +1,8 @@
 """`tidelog up` and `tidelog down`: real processes, as users start them and as they end."""
 
+import asyncio
 import contextlib
+import errno
 import json
 import os
 import random
@@ -13,12 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click import ClickException
 
 import tidelog
 from tests.cli.node_processes import DEADLINE_S, HOST, Ran, clean_environment, command, run
 from tidelog.cli.local.identity import Incarnation, began, who_listens
 from tidelog.cli.local.plan import CONTROLLERS_ABOVE, HTTP_ABOVE
-from tidelog.cli.local.state import FILE, LOCK
+from tidelog.cli.local.plan import nodes as planned
+from tidelog.cli.local.state import FILE, LOCK, State, write
+from tidelog.cli.local.supervision import Supervision
+from tidelog.testing.processes import Process
 
 pytestmark = pytest.mark.slow
 
@@ -296,6 +302,94 @@ def test_a_node_that_cannot_start_is_shown_with_its_log_and_nobody_is_left(data:
     assert "no `meta.properties`" in ran.err
     assert ran.err.splitlines()[-1].startswith("error: broker 1 has ended with exit code 1")
     assert on_record(data) == []
+
+
+def test_a_first_up_that_fails_leaves_no_cluster_whose_size_could_not_be_changed(
+    data: Path, port: int
+) -> None:
+    words = command("up", "-n", "3", "--data", str(data), "--port", str(port), "--detach")
+    limited = subprocess.run(
+        ["sh", "-c", 'ulimit -n 300 && exec "$@"', "sh", *words],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert limited.returncode == 1
+    assert "error: 300 files may be open at once" in limited.stderr
+    assert [path.name for path in data.iterdir() if path.suffix != ".log"] == [LOCK]
+    assert up(data, port).code == 0, "one broker is no fewer than before"
+    assert run("down", "--data", str(data)).code == 0
+
+
+class Starting:
+    """A first start that is looked at while it goes on: nobody of it ever serves."""
+
+    def __init__(self, data: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        data.mkdir(exist_ok=True)
+        state = State(1, 1, port)
+        self.recorded: list[int] = []
+        """How many processes were on record when the next one began."""
+        self.waits = asyncio.Event()
+        self.nodes = Supervision(data, state, planned(data, state), lambda _: None, detached=True)
+        start = Process.start
+
+        def begin(process: Process, **options: Any) -> None:
+            self.recorded.append(len(on_record(data)))
+            start(process, **options)
+
+        async def never_ready(*_: object) -> None:
+            self.waits.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(Process, "start", begin)
+        monkeypatch.setattr(Process, "ready", never_ready)
+        self.task = asyncio.create_task(self.nodes.start())
+
+
+async def test_a_process_is_on_record_before_the_next_one_begins(
+    data: Path, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starting = Starting(data, port, monkeypatch)
+    await starting.waits.wait()
+    assert starting.recorded == [0, 1]
+    assert [process.alive for process in on_record(data)] == [True, True]
+    starting.task.cancel()
+    await asyncio.wait([starting.task])
+
+
+@pytest.mark.parametrize("before", [[], ["broker-1"]])
+async def test_an_interrupted_first_up_leaves_what_was_there_before(
+    data: Path, port: int, monkeypatch: pytest.MonkeyPatch, before: list[str]
+) -> None:
+    """Where a node's directory was there, it may know by now of those that were made: then they stay too."""
+    for name in before:
+        (data / name).mkdir(parents=True)
+    starting = Starting(data, port, monkeypatch)
+    await starting.waits.wait()
+    processes = on_record(data)
+    controller = data / "controller-1"
+    await asyncio.to_thread(until, controller.exists, "the controller has begun")
+    starting.task.cancel()
+    await asyncio.wait([starting.task])
+    assert not any(process.alive for process in processes)
+    assert not (data / FILE).exists()
+    assert controller.exists() == (data / "broker-1").exists() == bool(before)
+
+
+def test_an_up_without_room_for_its_record_says_so_in_a_line(
+    data: Path, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    data.mkdir()
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(
+        ClickException, match=r"cluster.json cannot be written .No space left on device.: make room"
+    ):
+        write(data, State(1, 1, port))
 
 
 def test_an_unknown_setting_is_refused_before_anything_is_made(data: Path, port: int) -> None:
