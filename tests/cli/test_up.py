@@ -6,9 +6,12 @@ import errno
 import json
 import os
 import random
+import re
+import shlex
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -136,6 +139,72 @@ def test_a_detached_cluster_serves_until_down_and_goes_on_with_its_data(data: Pa
     until_gone(nodes)
     assert up(data, port).code == 0
     assert (data / "broker-1" / "meta.properties").read_text() == cluster
+    assert run("down", "--data", str(data)).code == 0
+
+
+def test_what_it_says_to_type_next_writes_and_reads(data: Path, port: int, tmp_path: Path) -> None:
+    ran = up(data, port)
+    typed = [line.strip() for line in ran.out.splitlines() if re.match(r"  (seq .*\| )?tidelog ", line)]
+    assert [re.findall(r"tidelog(?: -b \S+)? (\w+)", line) for line in typed] == [
+        ["topic"],
+        ["produce"],
+        ["consume"],
+    ]
+    (tmp_path / "tidelog").write_text(f'#!/bin/sh\nexec {shlex.join(command())} "$@"\n')
+    (tmp_path / "tidelog").chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = [
+        subprocess.run(
+            ["sh", "-c", line],
+            env=clean_environment(PATH=path),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+        for line in typed
+    ]
+    assert [each.returncode for each in done] == [0, 0, 0], done
+    assert sorted(map(int, done[-1].stdout.split())) == [*range(1, 11)]
+    assert run("down", "--data", str(data)).code == 0
+
+
+AT_A_TERMINAL = """
+import fcntl, os, signal, sys, termios
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may have been told to ignore it
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execvp("sh", ["sh", "-c", '"$@" && echo IT IS UP; read answer', "sh", *sys.argv[1:]])
+"""
+
+
+def test_a_detached_cluster_outlives_the_terminal_that_it_was_started_at(
+    data: Path, port: int, tmp_path: Path
+) -> None:
+    master, slave = os.openpty()
+    words = command("up", "-n", "1", "--data", str(data), "--port", str(port), "--detach")
+    with subprocess.Popen(
+        [sys.executable, "-c", AT_A_TERMINAL, *words],
+        env=clean_environment(),
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+    ) as shell:
+        os.close(slave)
+        shown = b""
+        while b"IT IS UP" not in shown:
+            shown += os.read(master, 1 << 16)  # OSError: the shell has ended
+        os.close(master)
+        assert shell.wait(DEADLINE_S) == -signal.SIGHUP
+    nodes = on_record(data)
+    assert [process.alive for process in nodes] == [True, True]
+    assert shell.pid not in [os.getsid(process.pid) for process in nodes]
+    bootstrap = f"{HOST}:{port}"
+    assert run("-b", bootstrap, "topic", "create", "orders").code == 0
+    (tmp_path / "lines").write_text("one\n")
+    assert run("-b", bootstrap, "produce", "orders", str(tmp_path / "lines")).code == 0
+    assert run("-b", bootstrap, "consume", "orders", "-o", "start", "--exit").out == "one\n"
     assert run("down", "--data", str(data)).code == 0
 
 
