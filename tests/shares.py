@@ -10,6 +10,7 @@ from typing import Any, Final
 from xdist.scheduler import LoadScopeScheduling
 
 PROCESSES: Final = (
+    "tests/broker/test_no_controller.py",
     "tests/chaos/",
     "tests/cli/",
     "tests/spark/",

@@ -11,6 +11,8 @@ from tidelog.client.io.client import Client
 from tidelog.protocol.errors import NoController, RequestTimedOut
 from tidelog.testing import Cluster
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT_S = 3.0
 NOTICED_S = 15.0
 """A controller that leads takes a moment to notice that it has lost the others, and answers nothing meanwhile."""

@@ -6,6 +6,8 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from tidelog.cli.cluster.problems import Found, Kind, problems
 from tidelog.client.admin import NewTopic
 from tidelog.client.io.client import Client
@@ -83,6 +85,7 @@ async def harm(file: Path, before: bytes) -> object:
     return "it is not there"
 
 
+@pytest.mark.slow
 async def test_a_byte_that_changes_on_a_disk_is_found_and_mended(tmp_path: Path) -> None:
     async with (
         Cluster(3, directory=tmp_path, settings=SETTINGS, processes=True) as cluster,
@@ -109,6 +112,7 @@ async def _not(found: Awaitable[int], wanted: int) -> object:
     return None if seen == wanted else seen
 
 
+@pytest.mark.slow
 async def test_who_is_alone_keeps_what_is_damaged_and_serves_the_rest(tmp_path: Path) -> None:
     async with (
         Cluster(1, directory=tmp_path, settings=SETTINGS, processes=True) as cluster,

@@ -144,6 +144,7 @@ async def test_a_record_of_a_compacted_topic_has_a_key(client: Client) -> None:
         assert (await producer.send("t", b"v", key=b"k")).offset == 0
 
 
+@pytest.mark.slow
 async def test_a_broker_process_has_its_logs_compacted_by_another_one_that_ends_with_the_work(
     tmp_path: Path,
 ) -> None:

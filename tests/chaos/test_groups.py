@@ -9,6 +9,8 @@ from collections import defaultdict
 from pathlib import Path
 from random import Random
 
+import pytest
+
 from tests.chaos.run import SETTINGS
 from tests.telling import Tell
 from tidelog.client import Client
@@ -17,6 +19,8 @@ from tidelog.client.io.consumer import Consumer
 from tidelog.protocol.errors import TidelogError
 from tidelog.protocol.types import TopicPartition
 from tidelog.testing import Cluster
+
+pytestmark = pytest.mark.slow
 
 MEMBERS, PARTITIONS, SECONDS = map(int, os.environ.get("TIDELOG_GROUP_STORM", "8,12,25").split(","))
 SESSION_MS = 6000

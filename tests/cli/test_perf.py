@@ -44,6 +44,7 @@ def test_a_percentile_is_the_smallest_that_so_many_are_not_above() -> None:
     assert percentile([7], 0.95) == 7
 
 
+@pytest.mark.slow
 def test_failover_kills_real_processes_and_tells_each(tidelog: Tidelog) -> None:
     ran = tidelog("perf", "failover", "--kills", "1", "--controller-kills", "1", "-o", "json")
     assert ran.code == 0, ran
@@ -57,6 +58,7 @@ def test_failover_kills_real_processes_and_tells_each(tidelog: Tidelog) -> None:
         assert 0 < kill["ms"] == told["median_ms"] == told["p95_ms"] == told["longest_ms"]
 
 
+@pytest.mark.slow
 def test_failover_shows_people_a_table(tidelog: Tidelog) -> None:
     ran = tidelog("perf", "failover", "--kills", "1", "--controller-kills", "0")
     assert ran.code == 0, ran
