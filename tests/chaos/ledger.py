@@ -6,7 +6,8 @@ a record alone shows whether it is whole, in its place, and there for the first 
 
     acknowledged   told that it is committed, and where
     unknown        sent, and never told: it may be there, once
-    refused        told that it was not written: it must not be there
+    refused        told that it was not written: it must not be there (no run can tell of any yet: with every error that
+                   a producer gives up with, some of what it was given may be written)
     unsafe         sent with acks=1, and so without numbers: it may be lost, unless somebody has read it, or be there
                    several times
 
@@ -205,7 +206,8 @@ class Ledger:
                 continue
             what = f"record {record} of stream {stream.number}, partition {stream.partition}"
             if told == REFUSED:
-                self.verdict.condemn(REFUSED_YET_THERE, f"{what}, at {place}")
+                if place != UNKNOWN:
+                    self.verdict.condemn(REFUSED_YET_THERE, f"{what}, at {place}")
             elif place != UNKNOWN and (stream.unsafe or told == SOMEWHERE):
                 continue
             elif place != UNKNOWN:

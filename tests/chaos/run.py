@@ -21,7 +21,10 @@ from tests.chaos.ledger import Ledger, Stream
 from tests.chaos.weather import FAULTS, Fault, Forecast
 from tidelog.client.admin import NewTopic
 from tidelog.protocol.errors import TidelogError
+from tidelog.protocol.io import connect
+from tidelog.protocol.messages import Hello, Metadata, MetadataReply
 from tidelog.testing import Cluster
+from tidelog.testing.ports import HOST
 
 T = TypeVar("T")
 
@@ -32,6 +35,8 @@ REQUEST_MS: Final = 2_000
 PATIENCE_S: Final = 60.0
 """How long anything may take that is bound to happen: until records are acknowledged again, until replicas are in sync."""
 POLL_S: Final = 0.05
+ASK_MS: Final = 1_000
+"""How long a broker that is asked behind its proxy may take to answer."""
 
 SETTINGS: Final = {
     "broker.heartbeat.interval.ms": 500,
@@ -154,6 +159,28 @@ class Run:
             except TimeoutError:
                 continue
 
+    async def isr(self) -> list[set[int]]:
+        """Who is in sync, partition by partition: as the broker knows that has heard most, of those that answer."""
+
+        async def members() -> list[set[int]] | None:
+            brokers = [node for node in self.cluster.nodes.values() if node.spec.is_broker]
+            asked = (_described(node.spec.port) for node in brokers if node.state == "running")
+            told = [reply for reply in await asyncio.gather(*asked) if reply is not None]
+            newest = max(told, key=lambda reply: reply.metadata_offset, default=None)
+            if newest is None or newest.topics[0].error:
+                return None
+            return [set(partition.isr) for partition in newest.topics[0].partitions]
+
+        return await self._until(members, "a broker says who is in sync")
+
+    async def without(self, broker: int) -> None:
+        """Until that broker is in sync nowhere any more."""
+
+        async def out() -> bool | None:
+            return None if any(broker in members for members in await self.isr()) else True
+
+        await self._until(out, f"broker {broker} is in sync nowhere")
+
     async def whole(self) -> None:
         """Until every replica of every partition is in sync again."""
 
@@ -191,8 +218,17 @@ class Run:
     # ── load ──────────────────────────────────────────────────────────────────────────────────────
 
     async def storm(self, seconds: float, records: int, said: Callable[[str], None] = lambda _: None) -> None:
-        """Load and faults for at least so long, until every fault has come and so many records are acknowledged."""
+        """Load and faults for at least so long, until every fault has come and so many records are acknowledged.
+
+        There is a report also of one that fails: then it is needed most.
+        """
         began = time.monotonic()
+        try:
+            await self._storm(seconds, records, said, began)
+        finally:
+            self._sum_up(time.monotonic() - began)
+
+    async def _storm(self, seconds: float, records: int, said: Callable[[str], None], began: float) -> None:
         topic = NewTopic(TOPIC, PARTITIONS, 3, {"min.insync.replicas": self._min_isr})
         async with AsyncExitStack() as stack:
             self._client = await stack.enter_async_context(self.cluster.client(client_id="chaos-watch"))
@@ -217,7 +253,9 @@ class Run:
                 if late:
                     raise Stalled(f"{len(late)} clients do not end")
         self._raise_failure()
-        self.report.seconds = time.monotonic() - began
+
+    def _sum_up(self, seconds: float) -> None:
+        self.report.seconds = seconds
         self.report.faults = self.forecast.came
         self.report.acknowledged, self.report.unknown = self.ledger.acknowledged, self.ledger.unknown
         self.report.read = self.ledger.seen
@@ -304,3 +342,17 @@ class Run:
                 if len(found) == before:
                     raise Stalled(f"{TOPIC}-{partition} ends at {end}, read up to {found[-1:]}")
         return found
+
+
+async def _described(port: int) -> MetadataReply | None:
+    """The topic as the broker knows it that listens there, whatever is wrong with its network; None: it does not say."""
+    try:
+        connection = await connect(HOST, port, Hello(client_id="chaos-watch"), timeout_ms=ASK_MS)
+        try:
+            reply, _ = await connection.call(Metadata(names=(TOPIC,)), timeout_ms=ASK_MS)
+        finally:
+            connection.abort()
+    except TidelogError:
+        return None
+    assert isinstance(reply, MetadataReply), reply
+    return reply

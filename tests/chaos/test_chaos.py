@@ -16,6 +16,7 @@ from tests.chaos.run import SETTINGS, Run, Stalled
 from tests.chaos.weather import (
     Fault,
     kill_all,
+    kill_before_the_isr_shrinks,
     kill_the_second_later,
     kill_two,
     kill_unfollowed,
@@ -24,6 +25,8 @@ from tests.chaos.weather import (
 from tests.telling import Tell
 from tidelog.testing import Cluster
 from tidelog.testing.processes import ProcessNode
+
+pytestmark = pytest.mark.slow
 
 SECONDS = 60
 RECORDS = 100_000
@@ -62,7 +65,7 @@ async def test_a_minute_of_every_fault_loses_nothing(tmp_path: Path, tell: Tell)
 
 @pytest.mark.parametrize("min_isr", [1, 2])
 async def test_two_of_three_killed_at_once_or_one_by_one_lose_nothing(tmp_path: Path, min_isr: int) -> None:
-    faults = (kill_two, kill_the_second_later, kill_all, kill_two)
+    faults = (kill_two, kill_before_the_isr_shrinks, kill_the_second_later, kill_all, kill_two)
     storm = await run(tmp_path, faults=faults, min_isr=min_isr)
     assert storm.ledger.verdict.is_innocent, str(storm.ledger.verdict)
     assert storm.report.acknowledged > 0

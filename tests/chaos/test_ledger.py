@@ -96,6 +96,12 @@ def test_what_was_refused_must_not_be_there() -> None:
     stream.refused(0, 1)
     ledger.judge(0, [(0, value)])
     assert dict(ledger.verdict.counts) == {REFUSED_YET_THERE: 1}
+    ledger = Ledger()
+    stream = ledger.stream(0)
+    stream.next_value(SIZE)
+    stream.refused(0, 1)
+    ledger.judge(0, [])
+    assert ledger.verdict.is_innocent
 
 
 def test_an_acknowledgement_that_names_another_offset_is_a_lie() -> None:
