@@ -3,7 +3,8 @@
     scripts/chaos --minutes 30             chunks of five minutes, each a new cluster; the run is kept as evidence
     scripts/chaos --minutes 2 --seed 7     the same faults in the same order; what processes make of them is their own
 
-Ends with 1 if anything was lost, there twice, out of order, or read and not there. A kept run counts only while every
+Ends with 1 if anything was lost, there twice, out of order, or read and not there, or if a chunk stood still or failed in
+another way: what it has seen until then is told, judged and kept all the same, and the next chunk begins. A kept run counts only while every
 file that it ran is unchanged; `--check` tells which still do.
 """
 
@@ -15,12 +16,14 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from scripts.benches.evidence import code, machine
 
-from tests.chaos.run import SETTINGS, Run
+from tests.chaos.ledger import Verdict
+from tests.chaos.run import SETTINGS, Report, Run
 from tidelog.testing import Cluster
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -51,11 +54,11 @@ def main() -> int:
     left, seed = asked.minutes, first
     while left > 0:
         minutes = min(left, CHUNK_MINUTES)
-        run = asyncio.run(chunk(seed, minutes))
-        told = run.report
-        print(f"seed {seed}", *told.lines(), run.ledger.verdict, sep="\n  ", flush=True)
-        if not run.ledger.verdict.is_innocent:
-            kept["failures"].append({"seed": seed, **run.ledger.verdict.counts})
+        told, verdict, failed = asyncio.run(chunk(seed, minutes))
+        print(f"seed {seed}", *told.lines(), verdict, *failed, sep="\n  ", flush=True)
+        if failed or not verdict.is_innocent:
+            failure = {"failed": failed} if failed else {}
+            kept["failures"].append({"seed": seed, **failure, **verdict.counts})
         kept["seeds"].append(seed)
         kept["minutes"] = round(kept["minutes"] + told.seconds / 60, 1)
         counts = {
@@ -72,16 +75,33 @@ def main() -> int:
     return 1 if kept["failures"] else 0
 
 
-async def chunk(seed: int, minutes: float) -> Run:
-    """One cluster's life."""
-    with tempfile.TemporaryDirectory(prefix="tidelog-chaos-") as directory:
-        async with Cluster(
-            3, 3, processes=True, proxied=True, settings=SETTINGS, directory=directory
-        ) as cluster:
-            run = Run(cluster, seed)
-            await run.storm(minutes * 60, 1, lambda line: print(line, flush=True))
-            await run.judge()
-    return run
+async def chunk(seed: int, minutes: float) -> tuple[Report, Verdict, list[str]]:
+    """One cluster's life, whatever ends it: what was seen, what is wrong with it, and what has failed."""
+    report, verdict, failed = Report(), Verdict(), list[str]()
+    try:
+        with tempfile.TemporaryDirectory(prefix="tidelog-chaos-") as directory:
+            async with Cluster(
+                3, 3, processes=True, proxied=True, settings=SETTINGS, directory=directory
+            ) as cluster:
+                run = Run(cluster, seed)
+                report, verdict = run.report, run.ledger.verdict
+                try:
+                    await run.storm(minutes * 60, 1, lambda line: print(line, flush=True))
+                except* Exception as errors:  # noqa: BLE001 -- whatever it is, it is kept with its seed
+                    failed += words(errors)
+                await run.judge()
+    except* Exception as errors:  # noqa: BLE001 -- as above
+        failed += words(errors)
+    return report, verdict, failed
+
+
+def words(error: BaseException) -> Iterator[str]:
+    """Each error that is in a group, or in a group of groups."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from words(inner)
+    else:
+        yield f"{type(error).__name__}: {error}"
 
 
 def keep(run: dict[str, Any], digest: str) -> None:
