@@ -49,6 +49,7 @@ _AT_ONCE: Final = 128
 _LOOK_S: Final = 1.0
 _UNHEARD_AFTER_S: Final = 2.0
 _UNHEARD_AGAIN_S: Final = 60.0
+_WHO_THEY_ARE: Final[Mapping[Role, str]] = {"broker": "--controllers", "controller": "--quorum"}
 
 
 class Node(Protocol):
@@ -260,6 +261,7 @@ class Process:
     async def _look(self) -> None:
         """Say what an operator should know and no event tells: a cluster that is not there, lines left out."""
         loop = asyncio.get_running_loop()
+        option = _WHO_THEY_ARE[self.launch.role]
         unheard_since: float | None = loop.time()
         say_at, looks = loop.time() + _UNHEARD_AFTER_S, 0
         while True:
@@ -271,7 +273,12 @@ class Process:
             elif unheard_since is None:
                 unheard_since, say_at = now, now + _UNHEARD_AFTER_S - _LOOK_S
             elif now >= say_at:
-                logger.warning("controllers.unheard for_s=%d tried=%s", now - unheard_since, unheard)
+                logger.warning(
+                    "controllers.unheard for_s=%d tried=%s note=%s",
+                    now - unheard_since,
+                    unheard,
+                    f"this goes on trying: start those controllers, or start this again with other {option}",
+                )
                 say_at = now + _UNHEARD_AGAIN_S
             self.node.look()
             self.vitals.look()

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -149,6 +149,16 @@ def free_port() -> int:
         listening.bind((HOST, 0))
         port: int = listening.getsockname()[1]
     return port
+
+
+@contextmanager
+def port_taken(port: int) -> Iterator[None]:
+    """Somebody listens there, on loopback: where nodes do by default, and so maybe somebody does anyway."""
+    with socket.socket() as taken:
+        with suppress(OSError):
+            taken.bind((HOST, port))
+            taken.listen(1)
+        yield
 
 
 def get(address: str, path: str) -> tuple[int, str]:

@@ -11,7 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.node_processes import HOST, Process, clean_environment, command, free_port, get, nodes, run
+from tests.cli.node_processes import (
+    HOST,
+    Process,
+    clean_environment,
+    command,
+    free_port,
+    get,
+    nodes,
+    port_taken,
+    run,
+)
 from tidelog.storage.identity import read_identity
 from tidelog.storage.io import open_directory
 
@@ -164,6 +174,7 @@ def test_unreachable_controllers_are_named_while_it_keeps_trying(start: Start) -
     )
     [warning, *_] = broker.until(lambda: broker.events("controllers.unheard"), "it says so")
     assert warning["tried"] == f"c1 {HOST}:{dead}: Connection refused"
+    assert warning["note"].endswith("start those controllers, or start this again with other --controllers")
     [listening] = broker.events("http.listening")
     status, why = get(f"{HOST}:{listening['port']}", "/readyz")
     assert status == 503
@@ -272,6 +283,13 @@ def test_a_taken_port_is_refused_before_anything_is_made(tmp_path: Path) -> None
     assert not (tmp_path / "new").exists()
 
 
+def test_who_does_not_say_where_listens_on_loopback_only(tmp_path: Path) -> None:
+    with port_taken(9092):
+        code, line = refused(*ARGUMENTS, "--data", str(tmp_path / "x"))
+    assert code == 1
+    assert line.startswith("error: cannot listen on 127.0.0.1:9092: another process does already")
+
+
 def test_an_address_of_another_machine_is_refused(tmp_path: Path) -> None:
     code, line = refused(*ARGUMENTS, "--listen", "192.0.2.1:9092", "--data", str(tmp_path / "x"))
     assert code == 1
@@ -316,9 +334,11 @@ def test_a_directory_of_another_cluster_is_refused(start: Start, controller: Pro
         "--id", "1", "--controllers", at(other), "--listen", f"{HOST}:0", "--data", str(broker.data)
     )
     assert code == 1
-    assert "cluster" in line
     identity = read_identity(open_directory(str(broker.data)))
     assert identity.cluster_id is not None
+    assert identity.cluster_id.hex() in line
+    assert other.ready()["cluster_id"] in line
+    assert "check the addresses and the data directory" in line
     assert broker_of(start, controller).ready()["cluster_id"] == identity.cluster_id.hex()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.node_processes import HOST, Process, free_port, get, nodes, run
+from tests.cli.node_processes import HOST, Process, free_port, get, nodes, port_taken, run
 
 pytestmark = pytest.mark.slow
 
@@ -53,6 +53,15 @@ def test_others_find_a_controller_where_the_quorum_says(start: Start) -> None:
     assert about["port"] not in {0, 9192}
 
 
+def test_one_that_others_reach_is_warned_that_anybody_may_write(start: Start) -> None:
+    controller = start(
+        "controller", "c1", "--id", "1", "--listen", "0.0.0.0:0", "--quorum", "1@localhost:9192"
+    )
+    controller.ready()
+    [warning] = controller.events("controller.open")
+    assert "there is no authentication yet" in warning["note"]
+
+
 def test_three_controllers_are_ready_when_one_leads(start: Start) -> None:
     first, *others = controllers = three(start)
     abouts = [controller.ready() for controller in controllers]
@@ -77,6 +86,7 @@ def test_one_of_three_alone_says_so_and_is_not_ready(start: Start) -> None:
     [warning, *_] = controller.until(lambda: controller.events("controllers.unheard"), "it says so")
     for number, port in zip((2, 3), dead, strict=True):
         assert f"c{number} {HOST}:{port}: Connection refused" in warning["tried"]
+    assert warning["note"].endswith("start those controllers, or start this again with other --quorum")
     [listening] = controller.events("http.listening")
     assert get(f"{HOST}:{listening['port']}", "/readyz")[0] == 503
     assert not controller.ready_file.exists()
@@ -105,6 +115,14 @@ def test_what_was_typed_wrongly_is_told_in_one_line(
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1), ran
     assert why in ran.err
     assert not list(tmp_path.iterdir())
+
+
+def test_who_does_not_say_where_listens_on_loopback_only(tmp_path: Path) -> None:
+    with port_taken(9192):
+        ran = run("controller", "start", "--id", "1", "--data", str(tmp_path / "x"))
+    assert ran.code == 1
+    assert "error: cannot listen on 127.0.0.1:9192: another process does already" in ran.err
+    assert not (tmp_path / "x").exists()
 
 
 def test_a_host_that_nobody_knows_is_refused(tmp_path: Path) -> None:
