@@ -72,12 +72,13 @@ def look_at(listen: Address) -> Standing:
             try:
                 trial.bind(address)
             except OSError as error:
-                raise click.ClickException(_unavailable(listen, error)) from error
+                raise click.ClickException(unavailable(listen, error)) from error
     hosts = [ipaddress.ip_address(str(address[0]).partition("%")[0]) for *_, address in found]
     return Standing(any(host.is_unspecified for host in hosts), all(host.is_loopback for host in hosts))
 
 
-def _unavailable(listen: Address, error: OSError) -> str:
+def unavailable(listen: Address | str, error: OSError) -> str:
+    """Why nobody can listen there, and what to do about it."""
     fact = f"cannot listen on {listen}: "
     if error.errno == errno.EADDRINUSE:
         return f"{fact}another process does already: stop it, or choose another port (0 takes a free one)"

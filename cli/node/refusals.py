@@ -2,11 +2,14 @@
 
 import errno
 import os
+import re
 from collections.abc import Sequence
 from typing import Final
 
 import click
 
+from tidelog.cli.node.machine import unavailable
+from tidelog.cli.options import Address
 from tidelog.protocol.errors import (
     DirectoryLocked,
     InconsistentClusterId,
@@ -27,14 +30,15 @@ _WAY_OUT: Final = (
 """Errors whose message is only the fact."""
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+_NO_PLACE: Final = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
 
 
 def refusal(error: BaseException, directories: Sequence[str]) -> click.ClickException:
     """The one line for whatever kept a node from starting with these data directories."""
-    said = (
-        os.path.abspath(os.fsdecode(error.filename)) if isinstance(error, OSError) and error.filename else ""
-    )
-    data = next((one for one in directories if said.startswith(os.path.abspath(one))), directories[0])
+    data = directories[0]
+    if isinstance(error, OSError) and error.filename:
+        said = os.path.abspath(os.fsdecode(error.filename))
+        data = next((one for one in directories if _holds(os.path.abspath(one), said)), data)
     if isinstance(error, _WAY_OUT):
         return click.ClickException(f"{error.message}: {error.way_out()}" if error.message else str(error))
     if isinstance(error, InconsistentMetadata):
@@ -44,6 +48,8 @@ def refusal(error: BaseException, directories: Sequence[str]) -> click.ClickExce
     if isinstance(error, TidelogError):
         return click.ClickException(str(error))
     assert isinstance(error, OSError), error
+    if error.errno in _NO_PLACE:  # somebody was faster, after the look at it (`machine.look_at`)
+        return click.ClickException(unavailable(_address(error), error))
     where = os.fsdecode(error.filename) if error.filename else data
     if error.errno in _FULL:
         return click.ClickException(
@@ -62,6 +68,16 @@ def refusal(error: BaseException, directories: Sequence[str]) -> click.ClickExce
     return click.ClickException(
         f"{where}: {error.strerror or error}: the data directory {data} cannot be used"
     )
+
+
+def _holds(directory: str, path: str) -> bool:
+    return os.path.commonpath([directory, path]) == directory
+
+
+def _address(error: OSError) -> str:
+    """Which one could not be had: asyncio says so in words only."""
+    found = re.search(r"\('([^']*)', (\d+)", str(error.strerror))
+    return str(Address(found[1], int(found[2]))) if found else f"one of its addresses ({error.strerror})"
 
 
 def _free(path: str) -> int:
