@@ -47,26 +47,30 @@ def percentile(times: Sequence[float], share: float) -> float:
 
 
 async def kill_leaders(
-    cluster: Cluster, kills: int, *, said: Callable[[Failover], None] = lambda _: None
+    cluster: Cluster,
+    kills: int,
+    *,
+    topic: str = TOPIC,
+    said: Callable[[Failover], None] = lambda _: None,
 ) -> list[Failover]:
-    """Kill a leader under load, so many times; before each the cluster is whole."""
+    """Kill a leader of that topic, which is made, under load, so many times; before each the cluster is whole."""
     rng, stop = Random(), asyncio.Event()
     found: list[Failover] = []
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(cluster.client(client_id="failover"))
-        await _make_topic(client)
+        await client.admin.create_topics(NewTopic(topic, PARTITIONS, 3))
         producer = await stack.enter_async_context(client.producer())
         async with asyncio.TaskGroup() as load:
             for partition in range(PARTITIONS):
-                load.create_task(_write(producer, partition, stop))
+                load.create_task(_write(producer, topic, partition, stop))
             for _ in range(kills):
-                await _whole(client)
+                await _whole(client, topic)
                 partition = rng.randrange(PARTITIONS)
-                (topic,) = await client.admin.describe_topics(TOPIC)
-                victim = topic.partitions[partition].leader
+                (described,) = await client.admin.describe_topics(topic)
+                victim = described.partitions[partition].leader
                 began = time.perf_counter()
                 await cluster.kill(victim)
-                await producer.send(TOPIC, _VALUE, partition=partition)
+                await producer.send(topic, _VALUE, partition=partition)
                 found.append(Failover(f"broker {victim}", (time.perf_counter() - began) * 1000))
                 said(found[-1])
                 await cluster.restart(victim)
@@ -81,7 +85,7 @@ async def kill_controllers(
     found: list[Failover] = []
     async with connect(cluster.bootstrap, client_id="failover") as client:
         for number in range(kills):
-            active = (await client.admin.describe_quorum()).leader_id
+            active = await _active_controller(client)
             began = time.perf_counter()
             await cluster.kill(controller=active)
             await client.admin.create_topics(NewTopic(f"{TOPIC}-{number}-{active}", 1, 1), wait=False)
@@ -92,23 +96,19 @@ async def kill_controllers(
     return found
 
 
-async def _make_topic(client: Client) -> None:
-    await client.admin.create_topics(NewTopic(TOPIC, PARTITIONS, 3))
-
-
-async def _write(producer: Producer, partition: int, stop: asyncio.Event) -> None:
+async def _write(producer: Producer, topic: str, partition: int, stop: asyncio.Event) -> None:
     """One record after the other: the load that is there when the leader dies."""
     while not stop.is_set():
-        await producer.send(TOPIC, _VALUE, partition=partition)
+        await producer.send(topic, _VALUE, partition=partition)
         await asyncio.sleep(0.001)
 
 
-async def _whole(client: Client) -> None:
+async def _whole(client: Client, name: str) -> None:
     """Until every replica is in sync: what comes next is measured from there."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
-            (topic,) = await client.admin.describe_topics(TOPIC)
+            (topic,) = await client.admin.describe_topics(name)
         except TidelogError:
             if time.monotonic() > deadline:
                 raise
@@ -120,6 +120,16 @@ async def _whole(client: Client) -> None:
                     f"not every replica is in sync after {PATIENCE_S:g} s: {topic.partitions}"
                 )
         await asyncio.sleep(_POLL_S)
+
+
+async def _active_controller(client: Client) -> int:
+    """The one that decides: between two of them the quorum names none."""
+    deadline = time.monotonic() + PATIENCE_S
+    while (active := (await client.admin.describe_quorum()).leader_id) < 0:
+        if time.monotonic() > deadline:
+            raise RequestTimedOut(f"no controller is active after {PATIENCE_S:g} s")
+        await asyncio.sleep(_POLL_S)
+    return active
 
 
 async def _quorum_whole(client: Client, nodes: int) -> None:

@@ -28,12 +28,14 @@ class Show(Protocol):
         ...
 
 
-async def measure(kills: int, controller_kills: int, show: Show) -> None:
-    """Kill so many of each, on a cluster of its own."""
+async def measure(topic: str, kills: int, controller_kills: int, show: Show) -> None:
+    """Kill so many of each, on a cluster of its own that has this topic."""
     taken: dict[str, Sequence[Failover]] = {}
     async with Cluster(BROKERS, CONTROLLERS, processes=True) as cluster:
         if kills:
-            taken[LEADERS] = await kill_leaders(cluster, kills, said=lambda one: show.one(LEADERS, one))
+            taken[LEADERS] = await kill_leaders(
+                cluster, kills, topic=topic, said=lambda one: show.one(LEADERS, one)
+            )
         if controller_kills:
             taken[ACTIVE] = await kill_controllers(
                 cluster, controller_kills, said=lambda one: show.one(ACTIVE, one)

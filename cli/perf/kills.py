@@ -13,6 +13,7 @@ from tidelog.cli.options import Verb, layout, output_option
         "tidelog perf failover -o json | jq -r 'select(.type == \"kill\") | .ms'",
     ),
 )
+@click.argument("topic", default="failover")
 @click.option(
     "--kills",
     type=click.IntRange(0, 1000),
@@ -29,11 +30,12 @@ from tidelog.cli.options import Verb, layout, output_option
 )
 @output_option
 @click.pass_context
-def failover(ctx: click.Context, kills: int, controller_kills: int) -> None:
+def failover(ctx: click.Context, topic: str, kills: int, controller_kills: int) -> None:
     """Show how long writes stop when a leader is killed.
 
     Three brokers and three controllers are started for it, on free ports and with a temporary directory, and end with
-    it; no cluster of yours is touched. Under load the leader of a partition gets SIGKILL, and what is counted is the time
+    it; no cluster of yours is touched. Under load the leader of a partition of
+    TOPIC, which is made there, gets SIGKILL, and what is counted is the time
     until the next write with acks=all to that partition is acknowledged. Then the active controller is killed, and
     the time until the next topic is made is counted. Everything has its default settings.
     """
@@ -43,4 +45,4 @@ def failover(ctx: click.Context, kills: int, controller_kills: int) -> None:
     from tidelog.cli.perf.failover import LAYOUTS, measure  # noqa: PLC0415
 
     show = LAYOUTS[layout(ctx, "text", "json")]()
-    asyncio.run(measure(kills, controller_kills, show))
+    asyncio.run(measure(topic, kills, controller_kills, show))

@@ -60,7 +60,7 @@ def test_failover_kills_real_processes_and_tells_each(tidelog: Tidelog) -> None:
 
 @pytest.mark.slow
 def test_failover_shows_people_a_table(tidelog: Tidelog) -> None:
-    ran = tidelog("perf", "failover", "--kills", "1", "--controller-kills", "0")
+    ran = tidelog("perf", "failover", "orders", "--kills", "1", "--controller-kills", "0")
     assert ran.code == 0, ran
     head, line = ran.out.splitlines()
     assert head.split() == ["KILLED", "KILLS", "MEDIAN", "95", "%", "LONGEST"]
