@@ -272,6 +272,11 @@ def test_a_broken_file_is_told_with_its_line(tmp_path: Path) -> None:
     assert code == 2
     assert f"{file} is not TOML" in line
     assert "line 1" in line
+    file.write_bytes(b'[broker]\nrack = "\xff"\n')
+    code, line = refused(*ARGUMENTS, "--data", str(tmp_path / "x"), "-c", str(file))
+    assert code == 2
+    assert f"{file} is not TOML: byte 17 is not UTF-8" in line
+    assert not (tmp_path / "x").exists()
 
 
 def test_a_taken_port_is_refused_before_anything_is_made(tmp_path: Path) -> None:
