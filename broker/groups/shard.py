@@ -157,13 +157,15 @@ class Shard:
             self._retry_soon(group_id, members, now_ms)
 
     def _retry_soon(self, group_id: str, members: list[str], now_ms: int) -> None:
-        """What was decided may have been refused by the log: then those who are silent are looked at again."""
+        """What was decided may have been refused by the log: then those who are silent, or hold on, are looked at again."""
         group = self.current.get(group_id)
         if group is None:
             return
         for member in members:
             if member in group.members:
                 self.deadlines.begin(SESSION, group_id, member, now_ms + 1000)
+                if group.current(member).pending:  # holding on, it says nothing that begins this anew
+                    self.deadlines.begin(REVOCATION, group_id, member, now_ms + 1000)
         if not _is_shared_out(group):
             self.deadlines.begin(SHARING, group_id, "", now_ms + self._pause_ms(group))
 

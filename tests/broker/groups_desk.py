@@ -40,9 +40,11 @@ class Desk:
         self.wall_ms = 1_700_000_000_000
         self.log: list[Decision] = []
         self.sequence = 0
+        self.refuses = False
+        """Whether the log takes nothing."""
 
     def write(self, decision: Decision) -> Decision:
-        if decision.records:
+        if decision.records and not self.refuses:
             self.log.append(decision)
             self.shard.written(decision, len(self.log), self.now_ms)
             self.shard.commit_to(len(self.log))

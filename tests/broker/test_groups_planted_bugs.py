@@ -204,6 +204,10 @@ TOLD: dict[str, tuple[Plant, Callable[[], None]]] = {
         instead(Shard, "_await_revocation", lambda *_: None),
         test_groups.test_who_does_not_give_up_in_time_is_put_out,
     ),
+    "who holds on when the log refuses is waited for for ever": (
+        instead(Shard, "_retry_soon", lambda *_: None),
+        test_groups.test_who_does_not_give_up_in_time_is_put_out_also_when_the_log_refused_that_at_first,
+    ),
     "what is asked for next has the time of what was asked for before": (
         instead(Shard, "_follow", _goes_on_with_the_time_of_the_last),
         test_groups.test_each_thing_that_is_to_be_given_up_has_its_own_time,
