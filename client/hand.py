@@ -7,6 +7,7 @@ What it keeps true:
 
 * Partitions take turns: who has given all that is here goes behind the others.
 * What was given is in hand until the application asks for more (`finished`): so far nothing of it counts as processed.
+* What it has said itself that it is done with, by committing it, nobody says otherwise (`done`) before it goes elsewhere.
 * A position is behind what was given; of a batch that is read one by one, behind its last record that was.
 """
 
@@ -38,6 +39,8 @@ class Hand:
         """Whose turn it is to be read, the next one first."""
         self._given: dict[TopicPartition, Offset] = {}
         """From where on the application was given records that it may not be done with; `last` is another one."""
+        self._said: dict[TopicPartition, Offset] = {}
+        """How far the application has said itself that it is."""
         self._times: dict[TopicPartition, tuple[tuple[Offset, int], ...]] = {}
         """Where batches ended that were given, and when their last record was written: as far as anybody may ask."""
 
@@ -53,6 +56,7 @@ class Hand:
         fetching = self._fetching
         fetching.unassign([name for name in fetching.readers if name not in names])
         self._given = {name: offset for name, offset in self._given.items() if name in fetching.readers}
+        self._said = {name: offset for name, offset in self._said.items() if name in fetching.readers}
         self._times = {name: times for name, times in self._times.items() if name in fetching.readers}
         fetching.assign(names)
         self._turn = list(fetching.readers.values())
@@ -68,14 +72,14 @@ class Hand:
         self.withdraw(names)
         self._fetching.unassign([name for name in names if name in self._fetching.readers])
         for name in names:
-            self._given.pop(name, None)
-            self._times.pop(name, None)
+            for table in (self._given, self._said, self._times):
+                table.pop(name, None)
 
     def drop_all(self) -> None:
         """Nothing is this consumer's any more."""
         self._end_one_by_one()
-        self._given.clear()
-        self._times.clear()
+        for table in (self._given, self._said, self._times):
+            table.clear()
         self._fetching.unassign(list(self._fetching.readers))
         self._turn = []
 
@@ -84,8 +88,8 @@ class Hand:
     def seek(self, reader: Reader, offset: Offset, question: int | None = None) -> None:
         """Go on there; what was given of it counts no more."""
         self.put_back()
-        self._given.pop(reader.name, None)
-        self._times.pop(reader.name, None)
+        for table in (self._given, self._said, self._times):
+            table.pop(reader.name, None)
         reader.seek(offset, question)
 
     def position(self, reader: Reader) -> Offset:
@@ -105,6 +109,16 @@ class Hand:
         if self.reading is not None and self.reading[0].name == name and self.last is not None:
             return self.last.offset
         return self._given.get(name, self.placed(name))
+
+    def say(self, name: TopicPartition, offset: Offset) -> None:
+        """The application commits this itself: before that offset it is done."""
+        if name in self._fetching.readers:
+            self._said[name] = offset
+
+    def done(self, name: TopicPartition) -> Offset:
+        """How far the application is done with it, also by what it has said of what it has in hand."""
+        processed, said = self.processed(name), self._said.get(name, NO_OFFSET)
+        return said if processed < said <= self.placed(name) else processed
 
     def time_before(self, name: TopicPartition, offset: Offset) -> int:
         """When the last record before that offset was written, or an older one that was given; -1: not known any more."""

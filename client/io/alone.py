@@ -35,8 +35,8 @@ logger = logging.getLogger(__name__)
 
 
 class Alone:
-    """See the module. `processed`: how far the application is done with a partition; `time_before`: when the last record
-    before an offset was written; -1: unknown.
+    """See the module. `processed`: how far the application is done with a partition; `done`: also by what it has committed
+    itself of what it has in hand; `time_before`: when the last record before an offset was written; -1: unknown.
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class Alone:
         config: ConsumerConfig,
         fetcher: Fetcher,
         processed: Callable[[TopicPartition], Offset],
+        done: Callable[[TopicPartition], Offset],
         time_before: Callable[[TopicPartition, Offset], int],
     ) -> None:
         assert config.group is not None
@@ -55,6 +56,7 @@ class Alone:
         self._offsets = GroupOffsets(client, config.group)
         self._fetcher = fetcher
         self._processed = processed
+        self._done = done
         self._time_before = time_before
         self._id = f"{client.config.client_id or 'consumer'}-{client.rng.getrandbits(96):024x}"
         """Whose commits are numbered: nobody else's."""
@@ -74,7 +76,7 @@ class Alone:
     def leave(self, names: Collection[TopicPartition]) -> None:
         """These are about to be read no more."""
         if self.automatic:
-            self._left.update({name: at for name in names if (at := self._processed(name)) != NO_OFFSET})
+            self._left.update({name: at for name in names if (at := self._done(name)) != NO_OFFSET})
 
     def begin(self, names: Collection[TopicPartition]) -> None:
         """Find out where these begin."""
@@ -159,7 +161,11 @@ class Alone:
         """Commit how far the application is, if it leaves that to us; what was not is tried again the next time."""
         if not self.automatic:
             return
-        far = {**self._left, **{name: self._processed(name) for name in self.places}}
+        far = dict(self._left)
+        for name in self.places:
+            offset = self._processed(name)
+            if self._done(name) <= offset:  # more: it commits that itself, and to say less would take it back
+                far[name] = offset
         moved = {
             name: Commit(offset)
             for name, offset in far.items()

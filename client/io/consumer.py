@@ -92,7 +92,13 @@ class Consumer:
         if config.group is not None:
             hand = self._hand
             hands = Hands(
-                self._begin, hand.withdraw, hand.drop, hand.processed, hand.placed, hand.time_before
+                self._begin,
+                hand.withdraw,
+                hand.drop,
+                hand.processed,
+                hand.done,
+                hand.placed,
+                hand.time_before,
             )
             self._group = GroupMember(client, config, self._fetcher, hands)
         self._names = names
@@ -187,7 +193,8 @@ class Consumer:
         for name in ("instance_id", "assignor", "on_assigned", "on_revoked", "on_lost"):
             if getattr(self.config, name) != alone[name].default:
                 raise InvalidRequest(f"{name}: it is for members of a group, and who assigns is none")
-        return Alone(self._client, self.config, self._fetcher, self._hand.processed, self._hand.time_before)
+        hand = self._hand
+        return Alone(self._client, self.config, self._fetcher, hand.processed, hand.done, hand.time_before)
 
     def assignment(self) -> set[TopicPartition]:
         """What is read."""
@@ -345,7 +352,10 @@ class Consumer:
         if what is None:
             places = {name: self._hand.placed(name) for name in group.places}
             what = {name: offset for name, offset in places.items() if offset != NO_OFFSET}
-        await group.commit(commits(what), self._deadline_ms())
+        offsets = commits(what)
+        for name, each in offsets.items():
+            self._hand.say(name, each.offset)
+        await group.commit(offsets, self._deadline_ms())
 
     async def committed(self, *partitions: GivenPartition) -> dict[TopicPartition, Offset | None]:
         """What the group has committed of these, or of all that this one reads; None: nothing."""

@@ -94,6 +94,8 @@ class Hands:
     """They are not this consumer's any more."""
     processed: Callable[[TopicPartition], Offset]
     """How far the application is done with one; -1: unknown."""
+    done: Callable[[TopicPartition], Offset]
+    """The same, also by what it has committed itself of what it has in hand."""
     position: Callable[[TopicPartition], Offset]
     """How much of it was given to the application; -1: unknown."""
     time_before: Callable[[TopicPartition, Offset], int]
@@ -458,6 +460,8 @@ class GroupMember:
         for name in names:
             place = self.places.get(name)
             offset = self._hands.processed(name)
+            if self._hands.done(name) > offset:
+                continue  # it commits that itself: to say less would take it back
             if place is not None and offset not in {NO_OFFSET, self._committed.get(place)}:
                 moved[name] = Commit(offset)
         if not moved:

@@ -68,6 +68,22 @@ async def test_how_far_it_is_is_committed_now_and_then(client: Client) -> None:
                 pass
 
 
+async def test_what_it_commits_is_not_taken_back_by_itself(client: Client) -> None:
+    async with alone(client, enable_auto_commit=True) as consumer:
+        consumer.assign([FIRST])
+        assert await consumer.getmany(timeout=10, max_records=10)
+        await consumer.commit()
+        assert consumer._alone is not None
+        await consumer._alone._commit_processed()
+        assert (await committed(client))[0] == 10
+        consumer.assign([SECOND])
+        consumer.assign([FIRST])
+        assert (await anext(consumer)).offset == 10, "nor is it read again"
+        consumer.seek(FIRST, 3)
+        await consumer._alone._commit_processed()
+        assert (await committed(client))[0] == 3, "on purpose it goes back"
+
+
 async def test_nothing_is_committed_that_it_has_in_hand_when_the_block_ends_with_an_error(
     client: Client,
 ) -> None:

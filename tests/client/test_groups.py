@@ -1,7 +1,7 @@
 """Consumers that are members of a group, against real brokers."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
 import pytest
@@ -173,6 +173,40 @@ async def test_progress_is_committed_once_in_a_while(client: Client) -> None:
     async with member(client, enable_auto_commit=False) as consumer:
         await take(consumer, 40)
     assert sum(offset or 0 for offset in await committed(client)) == 120
+
+
+async def test_what_the_application_commits_is_not_taken_back_by_itself(
+    client: Client, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = 0
+    commit_processed = GroupMember._commit_processed
+
+    async def counted(self: GroupMember, names: Iterable[TopicPartition]) -> None:
+        nonlocal rounds
+        await commit_processed(self, names)
+        rounds += 1
+
+    monkeypatch.setattr(GroupMember, "_commit_processed", counted)
+    async with member(client, enable_auto_commit=True, auto_commit_interval_ms=20) as first:
+        await everything(first)
+        await first.commit()
+        seen = rounds
+        await until(lambda: rounds >= seen + 3, "it was its turn to commit by itself")
+        assert await committed(client) == [50] * 4
+        async with cluster.client() as other, member(other) as second:
+            await shared(first, second)
+            assert await committed(client) == [50] * 4, "nor when they are given up"
+        await shared(first)
+        first.seek(PLACES[0], 20)
+        async with asyncio.timeout(10):
+            while (await committed(client))[0] != 20:
+                pass
+    with pytest.raises(ZeroDivisionError):  # noqa: PT012 -- the block is what is tried
+        async with member(client, enable_auto_commit=True) as consumer:
+            for record in await take(consumer, 7):
+                await consumer.commit(record)
+            raise ZeroDivisionError
+    assert await committed(client) == [27, 50, 50, 50]
 
 
 async def test_a_partition_that_appears_later_is_read_from_its_start(client: Client) -> None:
