@@ -65,9 +65,11 @@ def lag_of(offset: Offset, ends: Ends | None, wall_ms: int, consumed_ms: int = N
 
 
 def total(lags: Iterable[Lag]) -> tuple[Lag, int]:
-    """All of a group's lag in one, and of how many partitions it is not known: the sum, and the longest time."""
+    """All of a group's lag in one, and of how many partitions it is not known: the sum, and the longest time, if it is
+    known of all that wait for how long they have.
+    """
     records, longest, lost, unknown, at_most = 0, NO_TIMESTAMP, 0, 0, False
-    known = 0
+    known, timed = 0, True
     for lag in lags:
         if lag.records < 0:
             unknown += 1
@@ -75,6 +77,9 @@ def total(lags: Iterable[Lag]) -> tuple[Lag, int]:
         known += 1
         records += lag.records
         lost += lag.lost
+        timed = timed and (lag.ms >= 0 or not lag.records)
         if lag.ms > longest:
             longest, at_most = lag.ms, lag.at_most
+    if not timed:
+        longest, at_most = NO_TIMESTAMP, False  # one that nobody knows may be the longest
     return (Lag(records, longest, lost, at_most) if known else UNKNOWN), unknown
