@@ -129,8 +129,10 @@ class Draft:
         self._hold(member, None)
         for table in (self._members, self._targets, self._currents):
             table[member] = None
+        # The member itself last: cut behind the target it is whole yet, and put out again. What a member has that there is
+        # not would stay for ever once compaction has dropped the news of its end.
         self.records += [
-            Record(key(self.group.id, member), None) for key in (MemberKey, TargetKey, CurrentKey)
+            Record(key(self.group.id, member), None) for key in (TargetKey, CurrentKey, MemberKey)
         ]
 
     def set_target(self, member: str, state: TargetState) -> None:

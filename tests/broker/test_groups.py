@@ -5,7 +5,7 @@ import pytest
 from tests.broker.groups_desk import IDS, SESSION_MS, Desk, of, told
 from tests.broker.groups_world import replayed, same, storm, topic_id
 from tidelog.broker.groups.image import Groups
-from tidelog.broker.groups.records import Record, TargetKey
+from tidelog.broker.groups.records import AnyKey, Record, TargetKey
 from tidelog.broker.groups.settings import GroupSettings
 from tidelog.broker.groups.topics import Topic
 from tidelog.protocol.errors import (
@@ -439,14 +439,25 @@ def test_every_prefix_of_a_decision_is_safe() -> None:
     """A large decision may be cut behind a target, and only its beginning survive."""
     cuts = 0
     for seed in range(10):
-        groups = Groups()
+        groups, values = Groups(), dict[AnyKey, Record]()
         for batch in storm(seed, 300).log:
             for at, record in enumerate(batch):
                 if isinstance(record.key, TargetKey) and at + 1 < len(batch):
                     cuts += 1
                     check_can_go_on(groups, batch[: at + 1])
+                    check_can_go_on(Groups(), compacted(values, batch[: at + 1]))
             groups.replay(batch)
+            values = {each.key: each for each in compacted(values, batch)}
     assert cuts > 100
+
+
+def compacted(before: dict[AnyKey, Record], records: tuple[Record, ...]) -> tuple[Record, ...]:
+    """What is left of them when compaction has done all that it may: the last value of each key, in their order."""
+    last = dict(before)
+    for each in records:
+        last.pop(each.key, None)
+        last[each.key] = each
+    return tuple(each for each in last.values() if each.value is not None)
 
 
 def check_can_go_on(before: Groups, records: tuple[Record, ...]) -> None:

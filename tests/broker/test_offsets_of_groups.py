@@ -335,7 +335,9 @@ def test_every_record_of_the_log_is_consumed_lag_or_lost(offset: int, start: int
 def test_the_lag_of_a_group_is_the_sum_and_the_longest_time() -> None:
     lags = [Lag(3, 5000), Lag(4, 9000, lost=1), UNKNOWN, Lag(0, 0)]
     assert total(lags) == (Lag(7, 9000, 1), 1)
-    assert total([*lags, Lag(2, -1)]) == (Lag(9, -1, 1), 1), "what waits for nobody knows how long may be the longest"
+    assert total([*lags, Lag(2, -1)]) == (Lag(9, -1, 1), 1), (
+        "what waits for nobody knows how long may be the longest"
+    )
     assert total([Lag(0, 0), Lag(1000, -1)]) == (Lag(1000, -1), 0)
     assert total([Lag(1, 5, at_most=True), Lag(1, 4)])[0].at_most
     assert total([UNKNOWN]) == (UNKNOWN, 1)
