@@ -61,8 +61,8 @@ LOW_SPACE: Final = gauge("tidelog_broker_low_space", "1 if records are refused f
 RESERVE: Final = gauge("tidelog_broker_disk_reserve_bytes", "Space that is kept for the metadata log and checkpoints, and not given out for want of room.")
 DIRECTORIES_FAILED: Final = gauge("tidelog_broker_directories_failed", "Data directories that have failed since the broker started: what lies there is offline.")
 GROUP_MEMBERS: Final = gauge("tidelog_group_members", "Members of a consumer group that this broker coordinates.", "group")
-GROUP_LAG: Final = gauge("tidelog_group_lag_records", "Records of a topic that a group has not committed yet, as of at most ten seconds ago; from the second look on.", "group", "topic")
-GROUP_LAG_TIME: Final = gauge("tidelog_group_lag_seconds", "How long a group is behind in a topic, at most: the age of the last record that it has committed.", "group", "topic")
+GROUP_LAG: Final = gauge("tidelog_group_lag_records", "Records of a topic that a group has not committed yet, as of at most ten seconds ago; from the second look on, if looks are less than ten minutes apart.", "group", "topic")
+GROUP_LAG_TIME: Final = gauge("tidelog_group_lag_seconds", "How long a group is behind in a topic, at most: the age of the last record that it has committed, which is far more where records are rare; absent where it is not known, after a seek say.", "group", "topic")
 GROUP_UNKNOWN: Final = gauge("tidelog_group_lag_unknown_partitions", "Partitions of a topic of which a group's lag is not known: they are in no sum.", "group", "topic")
 LAST_END: Final = gauge("tidelog_broker_last_end", "How earlier processes ended at worst since the last registration: 0 new, 1 in order, 2 killed, 3 with the machine, 4 with damage.")
 # fmt: on

@@ -1,6 +1,6 @@
 """How far groups are behind, for whoever watches a broker: asked of the leaders while somebody looks, and not otherwise.
 
-    looked at ──► asked at once, and every ten seconds from then on ──► nobody has looked for a minute ──► forgotten
+    looked at ──► asked at once, and every ten seconds from then on ──► nobody has looked for ten minutes ──► forgotten
 
 What it keeps true:
 
@@ -20,8 +20,8 @@ from tidelog.protocol.types import TopicId
 
 EVERY_MS: Final = 10_000
 """How often leaders are asked how far their logs go."""
-FORGOTTEN_MS: Final = 60_000
-"""When nobody seems to look any more."""
+FORGOTTEN_MS: Final = 600_000
+"""When nobody seems to look any more: some look once in five minutes, and are to find something the next time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,19 @@ def test_leaders_are_asked_again_after_a_while_and_not_before_they_have_answered
     assert [(each.lag.records, each.unknown) for each in told(watch, desk)] == [(2, 0)]
 
 
+@pytest.mark.parametrize("pause_ms", [15_000, 120_000, 300_000])
+def test_who_looks_now_and_then_is_told_from_the_second_look_on(desk: Desk, pause_ms: int) -> None:
+    watch, leaders, ticks = LagWatch(), Leaders(), 0
+    for look in range(4):
+        watch.look(look * pause_ms)
+        assert len(told(watch, desk)) == (1 if look else 0)
+        for now_ms in range(look * pause_ms, (look + 1) * pause_ms, 1000):
+            watch.tick(now_ms, leaders)
+            if len(leaders.asked) > ticks:
+                ticks += 1
+                leaders.asked[-1]({(ORDERS, 0): Ends(0, 10)})
+
+
 def test_when_nobody_looks_any_more_nobody_is_asked_and_nothing_old_is_told(desk: Desk) -> None:
     watch, leaders = LagWatch(), Leaders()
     watch.look(0)
@@ -96,14 +109,27 @@ def test_a_brokers_metrics_tell_the_lag_of_the_groups_that_it_coordinates() -> N
             names = {
                 "tidelog_group_members",
                 "tidelog_group_lag_records",
+                "tidelog_group_lag_seconds",
                 "tidelog_group_lag_unknown_partitions",
             }
             return {each.metric.name: each.value for each in collect(broker) if each.metric.name in names}
 
         assert lags() == {"tidelog_group_members": 1}, "nobody had asked"
-        play.cluster.until(lambda: len(lags()) == 3, 30)
+        play.cluster.until(lambda: len(lags()) == 4, 30)
         assert lags() == {
             "tidelog_group_members": 1,
             "tidelog_group_lag_records": 0,
+            "tidelog_group_lag_seconds": 0,
             "tidelog_group_lag_unknown_partitions": 0,
         }
+        node = play.cluster.brokers[play.coordinator()].groups
+        assert node is not None
+        wall_ms, watch = node.coordinator.context.clocks.wall_ms(), node.coordinator.watch
+        ((group, _),) = node.coordinator.watched()
+        ends = {place: Ends(0, each.offset + 5, wall_ms - 3000) for place, each in group.offsets.items()}
+        watch._heard(ends)
+        assert lags()["tidelog_group_lag_records"] == 5 * len(ends)
+        assert lags()["tidelog_group_lag_seconds"] == 3
+        watch._heard({place: Ends(0, each.offset + 5) for place, each in group.offsets.items()})
+        assert lags()["tidelog_group_lag_records"] == 5 * len(ends)
+        assert "tidelog_group_lag_seconds" not in lags(), "its members have not said when the last one was written"
