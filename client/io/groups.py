@@ -77,6 +77,8 @@ CLOSE_APART_S: Final = 1.0
 FETCH_S: Final = 5.0
 PATIENCE: Final = 0.75
 """The part of the rebalance time-out for which it is waited for the application."""
+PATIENCE_AT_LAST: Final = 0.1
+"""The part that a listener has at least, when the application has taken all of that. The rest is for the last commit."""
 OUT: Final = frozenset({Standing.LOSING, Standing.LEFT, Standing.FAILED})
 """Whoever stands so has nothing."""
 MEMBER: Final = frozenset({Standing.STABLE, Standing.REVOKING})
@@ -380,8 +382,10 @@ class GroupMember:
         """Let the application finish, tell it, commit how far it is, and forget them."""
         names = self._names(news.places)
         self._hands.withdraw(names)
+        whole_s, began_s = self.config.rebalance_timeout_ms / 1000, _now_s()
         if await self._until_done(names):
-            await self._tell("on_revoked", names)
+            left_s = whole_s * PATIENCE - (_now_s() - began_s)
+            await self._tell("on_revoked", names, max(left_s, whole_s * PATIENCE_AT_LAST))
             await self._commit_processed(names)
         self._forget(names)
 
@@ -424,19 +428,20 @@ class GroupMember:
         mine = place in self.membership.owned and place in self.membership.told
         return mine and self.membership.standing not in OUT and not self._closing
 
-    async def _tell(self, which: str, names: list[TopicPartition]) -> None:
+    async def _tell(self, which: str, names: list[TopicPartition], allowed_s: float | None = None) -> None:
         """Tell the application. What it raises ends the consumer."""
         listener = self.listeners[which]
         if listener is None or not names:
             return
+        if allowed_s is None:
+            allowed_s = self.config.rebalance_timeout_ms / 1000 * PATIENCE
         try:
-            async with asyncio.timeout(self.config.rebalance_timeout_ms / 1000 * PATIENCE):
+            async with asyncio.timeout(allowed_s):
                 result = listener(names)
                 if inspect.isawaitable(result):
                     await result
         except TimeoutError:
-            allowed_ms = self.config.rebalance_timeout_ms * PATIENCE
-            self._fetcher.fail(RequestTimedOut(f"{which} has not returned in {allowed_ms:.0f} ms"))
+            self._fetcher.fail(RequestTimedOut(f"{which} has not returned in {allowed_s * 1000:.0f} ms"))
         except Exception as error:
             logger.exception("group.listener_failed listener=%s", which)
             fact = f"{which} has failed: {type(error).__name__}: {error}"
@@ -575,5 +580,9 @@ class GroupMember:
             )
 
 
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
 def _now_ms() -> int:
-    return int(asyncio.get_running_loop().time() * 1000)
+    return int(_now_s() * 1000)

@@ -132,4 +132,6 @@ def test_a_brokers_metrics_tell_the_lag_of_the_groups_that_it_coordinates() -> N
         assert lags()["tidelog_group_lag_seconds"] == 3
         watch._heard({place: Ends(0, each.offset + 5) for place, each in group.offsets.items()})
         assert lags()["tidelog_group_lag_records"] == 5 * len(ends)
-        assert "tidelog_group_lag_seconds" not in lags(), "its members have not said when the last one was written"
+        assert "tidelog_group_lag_seconds" not in lags(), (
+            "its members have not said when the last one was written"
+        )

@@ -24,6 +24,7 @@ from tidelog.protocol.errors import (
     LogTruncated,
     NonEmptyGroup,
     OffsetOutOfRange,
+    RequestTimedOut,
     TidelogError,
     UnknownServerError,
 )
@@ -300,6 +301,30 @@ async def test_what_is_in_hand_for_too_long_is_read_again_and_nobody_is_put_out(
     with pytest.raises(FencedMemberEpoch, match="not this member's"):
         await first.commit({TopicPartition("nowhere", 0): 3})
     await first.close()
+
+
+async def test_who_has_taken_its_time_and_then_listens_slowly_is_not_put_out(
+    client: Client, cluster: Cluster
+) -> None:
+    given_s: list[float] = []
+    lost: list[list[TopicPartition]] = []
+
+    async def slow(_names: list[TopicPartition]) -> None:
+        began_s = asyncio.get_running_loop().time()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            given_s.append(asyncio.get_running_loop().time() - began_s)
+
+    first = member(client, rebalance_timeout_ms=2000, on_revoked=slow, on_lost=lost.append)
+    await everything(first)
+    async with cluster.client() as other, member(other) as second:
+        await shared(first, second)
+        assert 0.2 <= given_s[0] < 0.5, "all of it together is less than the two seconds"
+        assert lost == []
+        with pytest.raises(RequestTimedOut, match="on_revoked has not returned in 200 ms"):
+            await take(first, 1)
+        await first.close()
 
 
 async def test_who_processes_for_longer_than_its_session_stays_a_member(
