@@ -2,6 +2,7 @@
 
     scripts/chaos --minutes 30             chunks of five minutes, each a new cluster; the run is kept as evidence
     scripts/chaos --minutes 2 --seed 7     the same faults in the same order; what processes make of them is their own
+    scripts/chaos --groups --storms 3      a group of 50 members that come, go and crash, two minutes each; kept as well
 
 Ends with 1 if anything was lost, there twice, out of order, or read and not there, or if a chunk stood still or failed in
 another way: what it has seen until then is told, judged and kept all the same, and the next chunk begins. A kept run counts only while every
@@ -20,8 +21,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from scripts import chaos_groups
 from scripts.benches.evidence import code, machine
 
+from tests.chaos.groups import Size
 from tests.chaos.ledger import Verdict
 from tests.chaos.run import SETTINGS, Report, Run
 from tidelog.testing import Cluster
@@ -36,13 +39,18 @@ def main() -> int:
     """Run what was asked for; 0 if all went well."""
     asked = _arguments()
     if asked.check:
+        chaos_groups.check()
         return check()
     first = asked.seed if asked.seed is not None else int(time.time())
+    if asked.groups:
+        size = Size(asked.members, asked.partitions, 60 * (2.0 if asked.minutes is None else asked.minutes))
+        return chaos_groups.run(size, asked.storms, first, _git("rev-parse", "HEAD"))
+    minutes_in_all = 5.0 if asked.minutes is None else asked.minutes
     digest = code(MODULES, ROOT)
     kept: dict[str, Any] = {
         "commit": _git("rev-parse", "HEAD"),
         "code": digest,
-        "command": f"scripts/chaos --minutes {asked.minutes:g} --seed {first}",
+        "command": f"scripts/chaos --minutes {minutes_in_all:g} --seed {first}",
         "machine": machine(),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "minutes": 0.0,
@@ -51,7 +59,7 @@ def main() -> int:
         "counts": {},
         "faults": {},
     }
-    left, seed = asked.minutes, first
+    left, seed = minutes_in_all, first
     while left > 0:
         minutes = min(left, CHUNK_MINUTES)
         told, verdict, failed = asyncio.run(chunk(seed, minutes))
@@ -141,8 +149,14 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/chaos", description="Hurt clusters of real processes under load."
     )
-    parser.add_argument("--minutes", type=float, default=5.0, help="how long (default: 5)")
+    parser.add_argument("--minutes", type=float, help="how long (default: 5; with --groups 2 for each storm)")
     parser.add_argument("--seed", type=int, help="the first chunk's; the next has the next")
+    parser.add_argument("--groups", action="store_true", help="hurt a consumer group instead")
+    parser.add_argument("--storms", type=int, default=1, help="with --groups: how many, one after the other")
+    parser.add_argument("--members", type=int, default=50, help="with --groups: of the group (default: 50)")
+    parser.add_argument(
+        "--partitions", type=int, default=60, help="with --groups: of its topic (default: 60)"
+    )
     parser.add_argument("--check", action="store_true", help="tell which kept runs still count")
     return parser.parse_args()
 
