@@ -152,6 +152,7 @@ def _line(group: Group, view: View) -> ListedGroup:
         lag=lag.records,
         lag_ms=lag.ms,
         unknown=unknown,
+        lag_at_most=lag.at_most,
     )
 
 
@@ -268,6 +269,7 @@ def _offset(place: Place, holder: str, committed: OffsetState | None, view: View
         lag=lag.records,
         lag_ms=lag.ms,
         lost=lag.lost,
+        lag_at_most=lag.at_most,
     )
     if committed is None:
         return offset

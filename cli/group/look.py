@@ -1,7 +1,7 @@
 """`tidelog group list` and `tidelog group describe`."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -35,7 +35,11 @@ UNKNOWN = -1
         "tidelog group list --topic orders --state stable",
     ),
 )
-@click.option("--with-lag", is_flag=True, help="How many records each has not consumed yet.")
+@click.option(
+    "--with-lag",
+    is_flag=True,
+    help="How many records each has not consumed yet, and for how long the first of them has been there.",
+)
 @click.option(
     "--topic",
     metavar="TOPIC",
@@ -54,7 +58,11 @@ UNKNOWN = -1
 @output_option
 @click.pass_context
 def list_groups(ctx: click.Context, /, *, with_lag: bool, topic: str, states: Sequence[str]) -> None:
-    """List the groups, a line each."""
+    """List the groups, a line each.
+
+    LAG is how many records are to be consumed, BEHIND for how long the first of them has been there, or at most (`<=`). UNKNOWN
+    is of how many partitions nobody knows; they are not in the sum.
+    """
     asked = layout(ctx, "text", "json", "kafka")
 
     async def look(client: "Client") -> "list[ListedGroup]":
@@ -62,10 +70,13 @@ def list_groups(ctx: click.Context, /, *, with_lag: bool, topic: str, states: Se
 
     titles = ("GROUP", "STATE", ">MEMBERS", ">TOPICS")
     writer = Writer()
-    table = Table(writer, (*titles, ">LAG", ">UNKNOWN") if with_lag else titles)
+    table = Table(writer, (*titles, ">LAG", ">BEHIND", ">UNKNOWN") if with_lag else titles)
     for one in ask(ctx, look):
         if asked == "json":
-            lag = {"lag": one.lag, "unknown_partitions": one.unknown} if with_lag else {}
+            lag: dict[str, Any] = {}
+            if with_lag:
+                lag = {"lag": one.lag, "lag_ms": one.lag_ms, "lag_at_most": one.lag_at_most}
+                lag["unknown_partitions"] = one.unknown
             put(
                 writer,
                 "group",
@@ -78,8 +89,10 @@ def list_groups(ctx: click.Context, /, *, with_lag: bool, topic: str, states: Se
         elif asked == "kafka":
             writer.line(one.group_id)
         else:
-            cells = (one.group_id, one.state, str(one.members), str(one.topics))
-            table.row(*cells, *((number(one.lag), str(one.unknown)) if with_lag else ()))
+            cells: tuple[str, ...] = (one.group_id, one.state, str(one.members), str(one.topics))
+            if with_lag:
+                cells += (number(one.lag), behind(one.lag_ms, at_most=one.lag_at_most), str(one.unknown))
+            table.row(*cells)
     table.end()
     writer.flush()
 
@@ -96,8 +109,8 @@ def list_groups(ctx: click.Context, /, *, with_lag: bool, topic: str, states: Se
 def describe(ctx: click.Context, /, groups: Sequence[str], *, members: bool) -> None:
     """Show how far groups are in each partition, or who their members are.
 
-    LAG is how many records are to be consumed, BEHIND for how long the first of them has been there; LOST were deleted
-    before the group had consumed them. `-` is what nobody knows.
+    LAG is how many records are to be consumed, BEHIND for how long the first of them has been there, or at most (`<=`); LOST
+    were deleted before the group had consumed them. `-` is what nobody knows.
     """
     asked = layout(ctx, "text", "json", "kafka")
 
@@ -176,7 +189,7 @@ def _offsets(writer: Writer, one: "DescribedGroup", asked: Layout) -> None:
                 number(each.offset),
                 number(each.high_watermark),
                 number(each.lag),
-                behind(each.lag_ms),
+                behind(each.lag_ms, at_most=each.lag_at_most),
                 str(each.lost),
                 shown_time(each.commit_ms),
                 each.member_id or "-",
@@ -196,6 +209,7 @@ def _put_offset(writer: Writer, group: str, each: "DescribedOffset") -> None:
         end_offset=each.high_watermark,
         lag=each.lag,
         lag_ms=each.lag_ms,
+        lag_at_most=each.lag_at_most,
         lost=each.lost,
         commit_ms=each.commit_ms,
         metadata=each.metadata,
@@ -261,11 +275,13 @@ def number(value: int) -> str:
     return "-" if value == UNKNOWN else str(value)
 
 
-def behind(lag_ms: int) -> str:
-    """`1.5 s`, `3 min`, `2.0 h`; `-` where nobody knows."""
-    if lag_ms < 0:
-        return "-"
+def behind(lag_ms: int, *, at_most: bool = False) -> str:
+    """`1.5 s`, `3 min`, `<= 2.0 h`; `-` where nobody knows."""
+    if lag_ms <= 0:
+        return "0" if lag_ms == 0 else "-"
     seconds = lag_ms / 1000
     if seconds < 60:
-        return f"{seconds:.1f} s" if seconds else "0"
-    return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
+        told = f"{seconds:.1f} s"
+    else:
+        told = f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
+    return f"<= {told}" if at_most else told

@@ -55,6 +55,9 @@ class ListedGroup(Entry, frozen=True):
     unknown: Number = 0
     """Of how many partitions the lag is not known, and not in the sum."""
 
+    lag_at_most: Flag = False
+    """Whether `lag_ms` is only a bound: the age of the last record that was consumed, since logs were not read for it."""
+
 
 class ListGroupsReply(Reply, frozen=True, tag=36):
     """The groups that this broker coordinates."""
@@ -183,6 +186,9 @@ class DescribedOffset(Entry, frozen=True):
 
     lost: Number = 0
     """How many records were deleted before the group had consumed them."""
+
+    lag_at_most: Flag = False
+    """Whether `lag_ms` is only a bound: the age of the last record that was consumed, since the log was not read for it."""
 
 
 class DescribedGroup(Entry, frozen=True):

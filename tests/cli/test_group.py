@@ -8,6 +8,7 @@ import pytest
 
 from tests.cli.conftest import Ran, Tidelog
 from tests.cli.serving import Serving, running, until
+from tidelog.cli.group.look import behind
 from tidelog.client import Client
 
 Command = Callable[..., Ran]
@@ -40,8 +41,11 @@ def test_a_group_is_listed_and_described(command: Command, group: tuple[str, str
     name, topic = group
     assert re.search(rf"^{name} +empty +0 +1$", command("group", "list").out, re.MULTILINE)
     assert re.search(
-        rf"^{name} +empty +0 +1 +17 +0$", command("group", "list", "--with-lag").out, re.MULTILINE
-    )
+        rf"^{name} +empty +0 +1 +17 +- +0$", command("group", "list", "--with-lag").out, re.MULTILINE
+    ), "of the second partition nobody knows since when"
+    told = [json.loads(line) for line in command("group", "list", "--with-lag", "-o", "json").lines]
+    [own] = [one for one in told if one["group"] == name]
+    assert (own["lag"], own["lag_ms"], own["lag_at_most"], own["unknown_partitions"]) == (17, -1, False, 0)
     assert name in command("group", "list", "-o", "kafka").lines
     assert command("group", "list", "--topic", "nothing").lines == []
     ran = command("group", "describe", name)
@@ -50,12 +54,37 @@ def test_a_group_is_listed_and_described(command: Command, group: tuple[str, str
     told = [json.loads(line) for line in command("group", "describe", name, "-o", "json").lines]
     assert [one["type"] for one in told] == ["group", "group_offset", "group_offset"]
     assert (told[1]["offset"], told[1]["end_offset"], told[1]["lag"]) == (3, 10, 7)
+    assert 0 < told[1]["lag_ms"] < 600_000
+    assert told[1]["lag_at_most"] is False
+    assert re.match(rf"{topic} +0 +3 +10 +7 +\d+\.\d s +0 ", ran.lines[2])
     kafka = command("group", "describe", name, "-o", "kafka").lines
     assert kafka[1].split()[:6] == ["GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG"]
     assert kafka[2].split() == [name, topic, "0", "3", "10", "7", "-", "-", "-"]
     ran = command("group", "describe", "nobody")
     assert (ran.code, ran.out) == (1, "")
     assert "there is no group 'nobody'" in ran.err
+
+
+def test_a_list_says_for_how_long_at_most_the_first_unread_record_is_there(
+    command: Command, one_broker: Serving
+) -> None:
+    topic = one_broker.topic(1)
+    one_broker.write(topic, *(b"%d" % at for at in range(10)))
+
+    async def consume(client: Client) -> None:
+        async with client.consumer(topic, group=f"g-{topic}", auto_offset_reset="earliest") as consumer:
+            for _ in range(3):
+                record = await consumer.getone()
+            await consumer.commit(record)
+
+    one_broker.with_client(consume)
+    line = rf"^g-{topic} +empty +0 +1 +7 +<= \d+\.\d s +0$"
+    assert re.search(line, command("group", "list", "--with-lag").out, re.MULTILINE)
+    told = [json.loads(line) for line in command("group", "list", "--with-lag", "-o", "json").lines]
+    [own] = [one for one in told if one["group"] == f"g-{topic}"]
+    assert 0 < own["lag_ms"] < 600_000
+    assert own["lag_at_most"] is True
+    assert [behind(ms) for ms in (-1, 0, 1500, 180_000, 7_200_000)] == ["-", "0", "1.5 s", "3 min", "2.0 h"]
 
 
 def test_seeking_shows_what_it_would_do_and_does_it_when_told(
