@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tidelog.client import Client
     from tidelog.client.admin import OffsetReset
     from tidelog.protocol.messages import DescribedGroup
+    from tidelog.protocol.types import TopicPartition
 
 ENDS = {"start": "earliest", "earliest": "earliest", "end": "latest", "latest": "latest"}
 
@@ -138,16 +139,36 @@ async def _partitions(ctx: click.Context, client: "Client", topics: Sequence[str
     return found
 
 
-@click.command(cls=Verb, examples=("tidelog group delete billing", "tidelog group delete old older --yes"))
+@click.command(
+    cls=Verb,
+    examples=(
+        "tidelog group delete billing",
+        "tidelog group delete old older --yes",
+        "tidelog group delete billing --topic orders:0,1",
+    ),
+)
 @click.argument("groups", nargs=-1, required=True, metavar="GROUP...", shell_complete=complete_groups)
+@click.option(
+    "--topic",
+    "topics",
+    metavar="TOPIC[:0,1]",
+    multiple=True,
+    help="Forget only how far the group was in this topic, or in these partitions of it; repeatable. It may have members "
+    "that consume other topics.",
+)
 @yes_option
 @connection_options
 @output_option
 @click.pass_context
-def delete(ctx: click.Context, /, groups: Sequence[str], *, yes: bool) -> None:
-    """Forget groups that have no members, and how far they were."""
+def delete(ctx: click.Context, /, groups: Sequence[str], *, topics: Sequence[str], yes: bool) -> None:
+    """Forget groups that have no members, and how far they were; or only how far one was in some topics."""
     asked = layout(ctx, "text", "json")
     names = list(dict.fromkeys(groups))
+    if topics:
+        if len(names) > 1:
+            raise click.UsageError("--topic: say of which group", ctx)
+        _delete_offsets(ctx, names[0], topics, asked, yes=yes)
+        return
 
     async def look(client: "Client") -> "list[DescribedGroup]":
         return await client.admin.describe_groups(*names, with_lag=False)
@@ -168,4 +189,32 @@ def delete(ctx: click.Context, /, groups: Sequence[str], *, yes: bool) -> None:
             put(writer, "group", group=name, deleted=True)
         else:
             writer.line(f"{name}: deleted")
+    writer.flush()
+
+
+def _delete_offsets(ctx: click.Context, group: str, topics: Sequence[str], asked: str, *, yes: bool) -> None:
+    async def look(client: "Client") -> "dict[TopicPartition, int]":
+        """What there is to forget."""
+        wanted = set(await _partitions(ctx, client, topics))
+        [described] = await client.admin.describe_groups(group, with_lag=False)
+        places = {(each.topic, each.index): each.offset for each in described.offsets if each.offset >= 0}
+        return {each: places[each] for each in sorted(wanted) if each in places}
+
+    found = ask(ctx, look)
+    if not found:
+        raise click.UsageError(f"{group} has committed nothing there", ctx)
+    would = [f"would forget {group} in {each}: {offset}" for each, offset in found.items()]
+    require_consent(ctx, would, yes=yes, question="Forget these offsets?")
+
+    async def work(client: "Client") -> None:
+        await client.admin.delete_group_offsets(group, found)
+
+    ask(ctx, work, timeout_s=CHANGE_TIMEOUT_S)
+    writer = Writer()
+    for (topic, partition), before in found.items():
+        if asked == "json":
+            place = {"group": group, "topic": topic, "partition": partition}
+            put(writer, "group_offset", **place, before=before, offset=-1, deleted=True)
+        else:
+            writer.line(f"{group} in {topic}-{partition}: {before} forgotten")
     writer.flush()

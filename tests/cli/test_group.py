@@ -123,6 +123,34 @@ def test_deleting_shows_what_it_would_do_and_does_it_when_told(
     assert command("group", "delete", name, "--yes").code == 1
 
 
+def test_only_the_offsets_of_some_partitions_are_forgotten(command: Command, group: tuple[str, str]) -> None:
+    name, topic = group
+    ran = command("group", "delete", name, "--topic", topic)
+    assert (ran.code, ran.out) == (2, "")
+    assert f"would forget {name} in {topic}-0: 3\n" in ran.err
+    assert f"would forget {name} in {topic}-1: 0\n" in ran.err
+    ran = command("group", "delete", name, "--topic", f"{topic}:0", "--yes", "-o", "json")
+    [told] = [json.loads(line) for line in ran.lines]
+    assert {key: told[key] for key in ("type", "partition", "before", "offset", "deleted")} == {
+        "type": "group_offset",
+        "partition": 0,
+        "before": 3,
+        "offset": -1,
+        "deleted": True,
+    }
+    left = [json.loads(line) for line in command("group", "describe", name, "-o", "json").lines[1:]]
+    assert [(one["partition"], one["offset"]) for one in left] == [(1, 0)]
+    ran = command("group", "delete", name, "--topic", f"{topic}:0", "--yes")
+    assert (ran.code, ran.out) == (2, "")
+    assert f"{name} has committed nothing there" in ran.err
+    assert (
+        command("group", "delete", name, "--topic", topic, "--yes").out
+        == f"{name} in {topic}-1: 0 forgotten\n"
+    )
+    ran = command("group", "delete", name, "other", "--topic", topic, "--yes")
+    assert (ran.code, ran.out) == (2, "")
+
+
 def test_consuming_as_a_member_goes_on_where_the_group_has_come_to(
     command: Command, group: tuple[str, str]
 ) -> None:
