@@ -90,12 +90,14 @@ class Desk:
         sequence: int = 0,
         metadata: str = "",
         validate_only: bool = False,
+        *,
+        instance: str | None = None,
     ) -> OffsetCommitReply:
         entries = tuple(
             OffsetToCommit(IDS[topic], index, offset, metadata=metadata)
             for (topic, index), offset in offsets.items()
         )
-        request = OffsetCommit("g", entries, member, epoch, None, sequence, validate_only=validate_only)
+        request = OffsetCommit("g", entries, member, epoch, instance, sequence, validate_only=validate_only)
         decision = self.write(self.shard.commit(request, self.wall_ms))
         assert isinstance(decision.reply, OffsetCommitReply)
         return decision.reply

@@ -473,7 +473,20 @@ def check_can_go_on(before: Groups, records: tuple[Record, ...]) -> None:
         assert not done or len(found) == len(set(found)), "twice in targets, and nobody would share out again"
 
 
+@pytest.mark.parametrize(("asked_ms", "given_ms"), [(0, 45_000), (1, 1000), (6000, 6000), (10**9, 1_800_000)])
+def test_a_session_is_as_long_as_asked_for_within_what_the_broker_allows(
+    asked_ms: int, given_ms: int
+) -> None:
+    desk = Desk()
+    desk.say("a", 0, ["orders"], session_ms=asked_ms)
+    assert desk.group.members["a"].session_timeout_ms == given_ms
+
+
 def test_settings_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(InvalidConfig, match=r"45000: it must lie between .*=1000 and .*=44000"):
+        GroupSettings(group_consumer_max_session_timeout_ms=44_000)
+    with pytest.raises(InvalidConfig, match=r"45000: it must lie between .*=46000 and"):
+        GroupSettings(group_consumer_min_session_timeout_ms=46_000)
     with pytest.raises(InvalidConfig, match=r"three of them must fit"):
         GroupSettings(group_consumer_heartbeat_interval_ms=20_000)
     with pytest.raises(InvalidConfig, match=r"group.max.size=0"):

@@ -9,6 +9,7 @@ from tests.broker.groups_world import topic_id
 from tidelog.broker.groups.lag import UNKNOWN, Ends, Lag, lag_of, total
 from tidelog.broker.groups.topics import Topic
 from tidelog.protocol.errors import (
+    FencedInstanceId,
     FencedMemberEpoch,
     GroupIdNotFound,
     InvalidRequest,
@@ -55,6 +56,17 @@ def test_what_a_member_commits_is_found_again() -> None:
     assert error_of_entry(desk.commit("a", 1, {ORDERS: 7}, metadata="so far")) == 0
     (entry,) = desk.shard.fetch(OffsetFetch("g")).partitions
     assert (entry.offset, entry.metadata, entry.commit_ms) == (7, "so far", desk.wall_ms)
+
+
+def test_the_older_process_of_a_static_member_commits_nothing_more() -> None:
+    desk = Desk()
+    desk.say("a1", 0, ["orders"], instance="a")
+    assert error_of_entry(desk.commit("a1", 1, {ORDERS: 3}, instance="a")) == 0
+    desk.say("a1", -2, instance="a")
+    desk.say("a2", 0, ["orders"], instance="a")
+    assert desk.commit("a1", 1, {ORDERS: 7}, instance="a").error == FencedInstanceId.code
+    assert desk.offset(*ORDERS) == 3
+    assert error_of_entry(desk.commit("a2", 1, {ORDERS: 4}, instance="a")) == 0
 
 
 def test_a_commit_of_an_older_epoch_is_refused() -> None:

@@ -38,6 +38,7 @@ class Application:
         self.done = False
         self.failure: TidelogError | None = None
         self.consumer: Consumer | None = None
+        self.in_hand: set[TopicPartition] = set()
 
     async def live(self) -> None:
         """Process until told to stop."""
@@ -51,14 +52,16 @@ class Application:
                     auto_commit_interval_ms=500,
                     session_timeout_ms=6000,
                     on_assigned=self.assigned,
-                    on_revoked=self.gone,
+                    on_revoked=self.revoked,
                     on_lost=self.gone,
                 ) as consumer,
             ):
                 self.consumer = consumer
                 while not self.stop.is_set():
                     found = await consumer.getmany(timeout=0.2, max_records=self.rng.randint(1, 8))
+                    self.in_hand = set(found)
                     await asyncio.sleep(self.rng.uniform(0, 0.1))
+                    self.in_hand = set()
                     for name, records in found.items():
                         self.run.processed[name.partition].update(record.offset for record in records)
         except TidelogError as error:
@@ -74,6 +77,12 @@ class Application:
                 self.run.wrong.append(f"{name} was given to {self.name}, and {owner.name} has it")
             self.run.owners[name] = self
         await asyncio.sleep(self.rng.uniform(0, 0.05))
+
+    def revoked(self, names: list[TopicPartition]) -> None:
+        """It is to give these up: nothing of them is in hand."""
+        if taken := self.in_hand & set(names):
+            self.run.wrong.append(f"{taken} were taken from {self.name}, which had not done with them")
+        self.gone(names)
 
     def gone(self, names: list[TopicPartition]) -> None:
         """It is owner of these no more."""
