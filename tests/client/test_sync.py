@@ -424,6 +424,28 @@ def test_what_was_read_is_committed_by_itself_and_what_was_not_is_read_again(
         assert next(consumer).offset == 5, "the block has ended well: it was done with it"
 
 
+def test_who_computes_for_longer_than_its_session_stays_a_member(
+    client: tidelog.sync.Client, topic: str
+) -> None:
+    with client.producer() as producer:
+        producer.send_many(topic, [b"%d" % number for number in range(10)], partition=0)
+    lost: list[Any] = []
+    options: dict[str, Any] = {"auto_offset_reset": "earliest", "session_timeout_ms": 1000}
+    with client.consumer(topic, group=topic, on_lost=lost.append, **options) as consumer:
+        record = next(consumer)
+        [group] = client.admin.describe_groups(topic)
+        end_s = time.monotonic() + 3
+        while time.monotonic() < end_s:
+            sum(range(10_000))  # this thread does nothing else: the client has its own
+        consumer.commit(record)
+        [since] = client.admin.describe_groups(topic)
+        assert [(each.member_id, each.member_epoch) for each in since.members] == [
+            (each.member_id, each.member_epoch) for each in group.members
+        ]
+        assert since.epoch == group.epoch, "nobody has left meanwhile, nor come"
+    assert lost == []
+
+
 def test_who_chooses_partitions_commits_what_was_read_of_what_was_lent(
     client: tidelog.sync.Client, topic: str
 ) -> None:
