@@ -490,14 +490,43 @@ def test_how_far_other_brokers_logs_go_is_asked_of_their_leaders_once_for_all_gr
     assert [(line.group_id, line.lag) for line in listing.answer.groups] == [("g", 6), ("other", 5)]
     asked.clear()
     described = desk.put(DescribeGroups(("g",), with_lag=True))
-    (_, ends), (fetch, times) = asked
+    ((_, ends),) = asked
+    ends(ListOffsetsReply((OffsetFound(ORDERS_ID, 0, offset=1), OffsetFound(ORDERS_ID, 0, offset=9))), b"")
+    _, (fetch, times) = asked
     assert [(entry.index, entry.fetch_offset) for entry in fetch.partitions] == [(0, 3)]
     batch = bytearray(encode([b"x"] * 9, timestamps=[desk.now_ms - 100 * (9 - at) for at in range(9)]))
-    times(FetchReply((PartitionFetched(ORDERS_ID, 0, records_size=len(batch)),)), batch)
     assert described.waits
-    ends(ListOffsetsReply((OffsetFound(ORDERS_ID, 0, offset=1), OffsetFound(ORDERS_ID, 0, offset=9))), b"")
+    times(FetchReply((PartitionFetched(ORDERS_ID, 0, records_size=len(batch)),)), batch)
     (offset,) = described.answer.groups[0].offsets
     assert (offset.lag, offset.lag_ms) == (6, 600)
+
+
+def test_how_old_what_waits_is_is_asked_again_where_an_answer_had_no_room() -> None:
+    desk = ready()
+    asked: list[tuple[Any, Any]] = []
+    desk.coordinator.ask_broker = lambda _broker, request, _ms, heard: asked.append((request, heard))
+    entries = tuple(OffsetToCommit(ORDERS_ID, index, 3) for index in range(2))
+    desk.put(OffsetCommit("g", entries, "", -1))
+    for index in range(2):
+        desk.follow(leader=2, place=(ORDERS_ID, index), replicas=(1, 2), isr=(1, 2))
+    described = desk.put(DescribeGroups(("g",), with_lag=True))
+    ends = [(0, 5), (0, 9), (1, 0), (1, 9)]
+    asked[0][1](ListOffsetsReply(tuple(OffsetFound(ORDERS_ID, each, offset=at) for each, at in ends)), b"")
+    fetch, times = asked[1]
+    found = [(entry.index, entry.fetch_offset) for entry in fetch.partitions]
+    assert found == [(0, 5), (1, 3)], "two were deleted unread of the first"
+    batch = bytearray(encode([b"x"] * 9, timestamps=[desk.now_ms - 100 * (9 - at) for at in range(9)]))
+    parts = [PartitionFetched(ORDERS_ID, 0, records_size=len(batch)), PartitionFetched(ORDERS_ID, 1)]
+    times(FetchReply(tuple(parts)), batch)
+    fetch, times = asked[2]
+    assert [(entry.index, entry.fetch_offset) for entry in fetch.partitions] == [(1, 3)]
+    times(FetchReply((PartitionFetched(ORDERS_ID, 1, records_size=len(batch)),)), batch)
+    assert len(asked) == 3
+    told = described.answer.groups[0].offsets
+    assert [(each.lag, each.lag_ms, each.lost, each.lag_at_most) for each in told] == [
+        (4, 400, 2, False),
+        (6, 600, 0, False),
+    ]
 
 
 def test_for_many_groups_that_are_described_at_once_each_leader_is_asked_once() -> None:
