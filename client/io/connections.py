@@ -8,6 +8,7 @@ What it keeps true:
 * However many wait for a connection, it is made once; whoever stops waiting takes nothing from the others.
 * A broker that has failed is left alone for a while, longer with each failure: until then whoever asks is told at once
   why. Another address is another broker in this respect.
+* A connection that says nothing any more is replaced, once a request on it has waited in vain.
 * Nothing takes longer than `connect_timeout_ms`, whatever listens there. When every address of a bootstrap list has
   failed there is one error, with a line per address and its cause.
 """
@@ -35,6 +36,9 @@ Lane: TypeAlias = Literal["requests", "fetches"]
 
 _STAGGER_MS: Final = 250
 """How soon another is asked too, though the one before has not failed: it may be one that never answers."""
+
+_SILENT_MS: Final = 5000
+"""How long a connection may owe answers and say nothing, before a request that was not answered in time ends it."""
 
 
 class _Failure(NamedTuple):
@@ -124,6 +128,16 @@ class Connections:
             if one == broker:
                 logger.info("connection.dropped broker=%d lane=%s reason=%s", broker, lane, why)
                 connection.abort()
+
+    def doubt(self, connection: Connection) -> None:
+        """It has not answered in time: cut it off if nothing at all comes by it. A machine that lost power, or a path that
+        drops everything, says no farewell, and the system would take a quarter of an hour to notice.
+        """
+        since_ms = connection.silent_since_ms
+        patience_ms = min(self._config.request_timeout_ms, _SILENT_MS)
+        if since_ms is not None and _now_ms() - since_ms >= patience_ms - 1:
+            logger.info("connection.silent address=%s:%d", connection.host, connection.port)
+            connection.abort()
 
     def _begin(self, broker: BrokerId, lane: Lane) -> "asyncio.Task[Connection]":
         address = self._address_of(broker)

@@ -22,6 +22,7 @@ from tidelog.protocol.errors import (
     ClientClosed,
     ConnectionFailed,
     DuplicateSequenceNumber,
+    RequestTimedOut,
     Throttled,
     TidelogError,
     UnknownServerError,
@@ -236,6 +237,8 @@ class Sender(Generic[H]):
         now_ms = _now_ms()
         if isinstance(reply, TidelogError):
             self.sending.lost(shipment, reply, now_ms)
+            if isinstance(reply, RequestTimedOut):
+                self._client.connections.doubt(connection)
         elif not _answers(shipment, reply):
             error = ConnectionFailed(f"broker {shipment.broker} answered Produce with something else")
             connection.abort()

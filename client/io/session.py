@@ -30,6 +30,7 @@ from tidelog.client.cluster import Changes, Cluster, Topic
 from tidelog.client.config import Address, ClientConfig
 from tidelog.client.io.absence import ABSENT_MS, Absence
 from tidelog.client.io.connections import Connections, Lane, again, first, joined
+from tidelog.client.io.rounds import Round
 from tidelog.client.retry import Advice, Backoff, advice
 from tidelog.protocol.errors import (
     ClientClosed,
@@ -95,9 +96,9 @@ class Session:
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._absence = Absence(self)
         self.wanted: set[str] = set()  # to be made if missing, where the cluster allows it
-        self._round: _Round | None = None
+        self._round: Round | None = None
         """The request for metadata that is under way."""
-        self._next: _Round | None = None
+        self._next: Round | None = None
         """The one that begins when that has ended."""
         self._rounds: asyncio.Task[Any] | None = None
         """What sends them."""
@@ -273,7 +274,7 @@ class Session:
         under_way = self._round
         if under_way is None or newer or not under_way.covers(names):
             if self._next is None:
-                self._next = _Round(asyncio.get_running_loop().create_future())
+                self._next = Round(asyncio.get_running_loop().create_future())
             self._next.add(names)
             if self._rounds is None:
                 self._rounds = self.spawn(self._run_rounds(), name="tidelog-refresh")
@@ -306,7 +307,7 @@ class Session:
                     left.fail(ClientClosed("the client was closed while it asked for metadata"))
             self._round = self._next = None
 
-    async def _run_round(self, one: "_Round") -> None:
+    async def _run_round(self, one: "Round") -> None:
         try:
             names = {**dict.fromkeys(self.cluster.topics), **one.names} if one.known else one.names
             await self._learn(names, self.config.request_timeout_ms)
@@ -359,7 +360,11 @@ class Session:
         self, way: Callable[[], Awaitable[Connection]], request: Metadata, timeout_ms: float
     ) -> MetadataReply:
         connection = await way()
-        reply, _ = await connection.call(request, timeout_ms=timeout_ms)
+        try:
+            reply, _ = await connection.call(request, timeout_ms=timeout_ms)
+        except (RequestTimedOut, asyncio.CancelledError):  # whoever asks several ends this at the deadline
+            self.connections.doubt(connection)
+            raise
         if not isinstance(reply, MetadataReply):
             raise ConnectionFailed(f"{type(reply).__name__} was answered to Metadata")
         if reply.error:
@@ -441,10 +446,8 @@ class Session:
             return await connection.call(request, *attachments, timeout_ms=left_ms)
         except TidelogError as error:
             self._counts["request_errors"] += 1
-            overdue = isinstance(error, RequestTimedOut) and self._now_ms() >= deadline_ms
-            if overdue and connection is not None and allowed_ms >= self.config.request_timeout_ms:
-                # Perhaps nobody is there any more: a machine that lost power says no farewell.
-                connection.abort()
+            if isinstance(error, RequestTimedOut) and connection is not None:
+                self.connections.doubt(connection)
             raise
 
     async def call_any(
@@ -550,37 +553,6 @@ class Session:
 def _software() -> str:
     # Not imported above: the package's own names lead here.
     return f"tidelog-python {import_module('tidelog').__version__}"
-
-
-class _Round:
-    """One request for metadata, and who waits for it."""
-
-    __slots__ = ("done", "known", "names")
-
-    def __init__(self, done: "asyncio.Future[None]") -> None:
-        self.done = done
-        self.names: dict[str, None] = {}
-        """Which topics it asks for."""
-        self.known = False
-        """And for all that are known."""
-        # Looked at, for all who waited may have gone.
-        done.add_done_callback(lambda future: future.cancelled() or future.exception())
-
-    def covers(self, names: Mapping[str, None] | None) -> bool:
-        """Whether it asks for these as well; None: for all that are known."""
-        return self.known if names is None else names.keys() <= self.names.keys()
-
-    def add(self, names: Mapping[str, None] | None) -> None:
-        """Ask for these as well."""
-        if names is None:
-            self.known = True
-        else:
-            self.names.update(names)
-
-    def fail(self, error: TidelogError) -> None:
-        """It ends so for all who wait."""
-        if not self.done.done():
-            self.done.set_exception(error)
 
 
 @asynccontextmanager

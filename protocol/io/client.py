@@ -61,6 +61,8 @@ class Connection(asyncio.BufferedProtocol):
         """Whether no request can be sent any more."""
         self.on_closed: Callable[[TidelogError], None] | None = None
         """Told once when the connection has ended, and why."""
+        self.silent_since_ms: float | None = None
+        """When the first request was sent that nothing at all has been heard since; None: no answer is owed."""
         self._bounds = bounds
         self._limits = bounds.limits
         self._max_frame_bytes = bounds.limits.max_frame_bytes
@@ -178,6 +180,7 @@ class Connection(asyncio.BufferedProtocol):
         """So many bytes have arrived there."""
         if self.closed:
             return
+        self.silent_since_ms = None
         self._consuming = True
         try:
             for frame in self._reader.received(nbytes):
@@ -212,7 +215,10 @@ class Connection(asyncio.BufferedProtocol):
         timeout_ms: float,
     ) -> int:
         self._check(attachments)
-        deadline_ms = self._loop.time() * 1000 + timeout_ms
+        now_ms = self._loop.time() * 1000
+        deadline_ms = now_ms + timeout_ms
+        if self.silent_since_ms is None:
+            self.silent_since_ms = now_ms
         correlation = self._calls.begin((waiter, type(request), timeout_ms), deadline_ms)
         if self._timer is None or deadline_ms < self._timer_ms:
             self._set_timer(deadline_ms)

@@ -230,6 +230,37 @@ async def test_a_broker_that_never_answers_is_waited_for_no_longer_than_the_deli
         await producer.close()
 
 
+async def test_a_connection_that_drops_everything_is_replaced_before_the_record_is_given_up(
+    scripted: Scripted,
+) -> None:
+    first: list[object] = []
+
+    def handle(_broker: BrokerId, incoming: Incoming) -> None:
+        if isinstance(incoming.message, Produce) and incoming.connection in (first or [incoming.connection]):
+            first[:] = [incoming.connection]
+        else:
+            answers(scripted, incoming, written)
+
+    scripted.handler = handle
+    async with scripted.client(request_timeout_ms=200) as client:
+        async with client.producer(request_timeout_ms=200, delivery_timeout_ms=5000) as producer:
+            assert (await producer.send("orders", b"v", partition=0)).offset == 10
+        assert scripted.count(Produce) == 2
+
+
+async def test_a_connection_by_which_others_are_answered_is_kept(scripted: Scripted) -> None:
+    async with scripted.client(request_timeout_ms=200) as client:
+        before = await client.connection(ONE)
+        producer = client.producer(request_timeout_ms=200, delivery_timeout_ms=700)
+        sending = asyncio.ensure_future(producer.send("orders", b"v", partition=0))
+        while not sending.done():
+            await client.refresh(newer=True)
+        with pytest.raises(RequestTimedOut):
+            await sending
+        assert await client.connection(ONE) is before
+        await producer.close()
+
+
 async def test_a_broker_that_answers_something_else_is_not_believed(scripted: Scripted) -> None:
     def nonsense(_broker: BrokerId, incoming: Incoming) -> None:
         if isinstance(incoming.message, Produce):
