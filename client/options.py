@@ -95,7 +95,8 @@ class ConsumerConfig:
     request_timeout_ms: int = option(30_000, low=1, high=_I31)
     """How long a broker may take to answer."""
     default_api_timeout_ms: int = option(60_000, low=1, high=_I31)
-    """How long a question about offsets may be asked again, and a missing topic be looked for."""
+    """How long a question about offsets may be asked again, a missing topic be looked for, and every broker be away before
+    who reads is told."""
     topic_refresh_ms: int = option(30_000, low=1, high=_I31)
     """How often topics are looked at for new partitions."""
     enable_auto_commit: bool | None = option(None)

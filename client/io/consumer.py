@@ -15,6 +15,8 @@ What it keeps true:
   whole batch at a time, and a record becomes an object when somebody looks at it.
 * Whatever ends the reading is raised to who reads: an error of a partition when its records before it are read, an
   error of the consumer at once.
+* While no broker answers, who reads is told so every `default_api_timeout_ms`, and may go on: an election or a restart
+  of some brokers is waited for.
 * An await that is cancelled loses no record: the next one goes on where it stopped.
 """
 
@@ -510,16 +512,11 @@ class Consumer:
             await asyncio.sleep(0)
 
     async def _news(self, deadline_s: float | None) -> bool:
-        """Until something has happened; False when the time is up."""
+        """Until something has happened; False when the time is up. Raises why nothing can happen."""
         self._check()
         self._fetcher.arrived.clear()
-        if deadline_s is not None and _now_s() >= deadline_s:
-            return False
         self._hand.taken = 0
-        try:
-            async with asyncio.timeout_at(deadline_s):
-                await self._fetcher.arrived.wait()
-        except TimeoutError:
+        if not await self._fetcher.news(deadline_s):
             return False
         self._check()
         return True

@@ -61,6 +61,8 @@ class Fetcher:
         self._looking = False
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
+        self._told_ms = 0.0
+        """When it was last said that no broker answers."""
 
     def stop(self) -> None:
         """Fetch nothing more."""
@@ -88,6 +90,30 @@ class Fetcher:
             "consumer_buffered_bytes": float(fetching.buffered_bytes),
             "consumer_lag": float(fetching.lag),
         }
+
+    async def news(self, deadline_s: float | None) -> bool:
+        """Until something has happened; False when the time is up.
+
+        Raises why no broker answers when none has for `default_api_timeout_ms`, and again after as long.
+        """
+        loop, patience_ms = asyncio.get_running_loop(), self.config.default_api_timeout_ms
+        while True:
+            now_ms, since_ms = _now_ms(), self._client.silence.since_ms
+            until_ms = (now_ms if since_ms is None else max(since_ms, self._told_ms)) + patience_ms
+            if now_ms >= until_ms and (error := self._client.silence.error) is not None:
+                self._told_ms = now_ms
+                raise type(error)(
+                    f"no broker has answered for {now_ms - (since_ms or 0):.0f} ms; last: {error}"
+                )
+            if deadline_s is not None and loop.time() >= deadline_s:
+                return False
+            at_s = until_ms / 1000 if deadline_s is None else min(until_ms / 1000, deadline_s)
+            try:
+                async with asyncio.timeout_at(at_s):
+                    await self.arrived.wait()
+            except TimeoutError:
+                continue
+            return True
 
     # ── carrying out ──────────────────────────────────────────────────────────────────────────────
 

@@ -32,6 +32,7 @@ from tidelog.client.io.absence import ABSENT_MS, Absence
 from tidelog.client.io.connections import Connections, Lane, again, first, joined
 from tidelog.client.io.rounds import Round
 from tidelog.client.retry import Advice, Backoff, advice
+from tidelog.client.silence import Silence
 from tidelog.protocol.errors import (
     ClientClosed,
     ConnectionFailed,
@@ -85,6 +86,7 @@ class Session:
         self.connections = Connections(
             config, Hello(config.client_id, _software()), self._address_of, self.backoff
         )
+        self.silence = Silence()
         self.closed = False
         """Whether `close` was called."""
         self.patience_s = CLOSE_TIMEOUT_S
@@ -322,12 +324,15 @@ class Session:
     async def _learn(self, topics: Iterable[str], timeout_ms: float) -> None:
         """Ask whoever answers first, and take what is new."""
         request = Metadata(asked := tuple(topics), allow_create=self.wanted.issuperset(asked) and bool(asked))
+        began_ms, answers = self._now_ms(), self.silence.answers
         try:
             reply = await first(self._ways(request, timeout_ms), timeout_ms)
             changes = self.cluster.adopt(reply)
-        except TidelogError:
+        except TidelogError as error:
             self._counts["refresh_errors"] += 1
+            self.silence.failed(error, began_ms, answers)
             raise
+        self.silence.heard()
         self._counts["refreshes"] += 1
         self._refreshed_s = asyncio.get_running_loop().time()
         self.connections.belong_to(self.cluster.cluster_id)
@@ -443,12 +448,14 @@ class Session:
                 async with until(deadline_ms, late):
                     connection = await self.connections.get(broker, lane)
             left_ms = max(deadline_ms - self._now_ms(), 0.0)
-            return await connection.call(request, *attachments, timeout_ms=left_ms)
+            answer = await connection.call(request, *attachments, timeout_ms=left_ms)
         except TidelogError as error:
             self._counts["request_errors"] += 1
             if isinstance(error, RequestTimedOut) and connection is not None:
                 self.connections.doubt(connection)
             raise
+        self.silence.heard()
+        return answer
 
     async def call_any(
         self,
