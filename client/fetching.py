@@ -70,11 +70,11 @@ _POLICIES: Final = {"earliest": EARLIEST, "latest": LATEST}
 
 
 class Asked(NamedTuple):
-    """A fetch that is under way: of whom, and each reader with the state that it had."""
+    """A fetch that is under way: of whom, and each reader with the state that it had: version, offset, the leader's epoch."""
 
     broker: BrokerId
     request: Fetch
-    readers: dict[Place, tuple[Reader, int, Offset]]
+    readers: dict[Place, tuple[Reader, int, Offset, Epoch]]
     at_ms: float
     """When."""
 
@@ -172,7 +172,7 @@ class Fetching:
             at = reader.position
             reader.seek(NO_OFFSET)
             reader.high_watermark = reader.log_start = NO_OFFSET
-            reader.leader_epoch = NO_EPOCH
+            reader.leader_epoch = reader.ends_epoch = NO_EPOCH
             reader.fail(
                 UnknownTopicId(
                     f"{reader.name} was at offset {at} of a topic that was deleted, and made anew since: "
@@ -228,7 +228,7 @@ class Fetching:
         config = self._config
         crowded = self.buffered_bytes >= config.prefetch_bytes
         wanted: dict[Place, PartitionFetch] = {}
-        readers: dict[Place, tuple[Reader, int, Offset]] = {}
+        readers: dict[Place, tuple[Reader, int, Offset, Epoch]] = {}
         held_back = False
         rack = self._rack if self._shunned_until_ms <= now_ms else ""
         for reader in self.readers.values():
@@ -252,7 +252,7 @@ class Fetching:
                 current_leader_epoch=reader.leader_epoch,
                 last_fetched_epoch=NO_EPOCH if nearby else reader.offset_epoch,
             )
-            readers[place] = reader, reader.version, reader.offset
+            readers[place] = reader, reader.version, reader.offset, reader.leader_epoch
         if not wanted:
             return None
         said = self._sessions.setdefault(broker, FetchSession()).say(wanted)
@@ -275,7 +275,7 @@ class Fetching:
         if not asked.request.max_wait_ms or self.buffered_bytes >= self._config.prefetch_bytes:
             return False
         return any(
-            asked.readers.get(reader.place) != (reader, reader.version, reader.offset)
+            asked.readers.get(reader.place, ())[:3] != (reader, reader.version, reader.offset)
             for reader in self.readers.values()
             if self.target(reader, now_ms) == asked.broker
             and self._can_be_asked(reader, now_ms)
@@ -314,20 +314,22 @@ class Fetching:
             asked.broker, asked.request.max_bytes, len(data), now_ms - asked.at_ms, starving=starving
         )
         told = {(entry.topic_id, entry.index) for entry in reply.partitions}
-        for place, (reader, _, _) in asked.readers.items():
+        for place, (reader, *_) in asked.readers.items():
             if place not in told:
                 reader.failures = 0
         for entry, piece in zip(reply.partitions, pieces, strict=True):
             found = asked.readers.get((entry.topic_id, entry.index))
             if found is not None:
-                reader, version, offset = found
+                reader, version, offset, epoch = found
                 if reader.version == version and reader.offset == offset:
+                    if not entry.error:
+                        reader.ends(entry.high_watermark, entry.log_start, epoch)
                     self._take_in(reader, entry, piece, asked.broker, now_ms)
         if asked.request.max_wait_ms == 0 and not any(map(len, pieces)):
             self._rested_until_ms[asked.broker] = now_ms + _PACE_MS
         else:
             self._rested_until_ms.pop(asked.broker, None)
-        return any(reader.has_records or reader.error for reader, _, _ in asked.readers.values())
+        return any(reader.has_records or reader.error for reader, *_ in asked.readers.values())
 
     def lost(self, asked: Asked, error: TidelogError, now_ms: float) -> None:
         """There is no answer, or the request as a whole was refused."""
@@ -336,7 +338,7 @@ class Fetching:
         self._postpone(asked, error, now_ms)
 
     def _postpone(self, asked: Asked, error: TidelogError, now_ms: float) -> None:
-        for reader, version, _ in asked.readers.values():
+        for reader, version, *_ in asked.readers.values():
             if reader.version == version:
                 self._refused(reader, error, asked.broker, now_ms)
 
@@ -348,8 +350,6 @@ class Fetching:
             self._refused(reader, error_of(entry.error, entry.message or ""), broker, now_ms)
             return
         reader.failures = 0
-        reader.high_watermark = max(reader.high_watermark, entry.high_watermark)
-        reader.log_start = max(reader.log_start, entry.log_start)
         if entry.diverging is not None:
             self._cut_off(reader, entry.diverging.epoch, entry.diverging.end_offset)
             return

@@ -18,6 +18,7 @@ class Reader:
         "buffered",
         "buffered_bytes",
         "decoded",
+        "ends_epoch",
         "error",
         "failures",
         "full",
@@ -62,6 +63,8 @@ class Reader:
         self.full = False
         """Whether it was left out of a fetch because nobody reads what it has."""
         self.error: TidelogError | None = None
+        self.ends_epoch: Epoch = NO_EPOCH
+        """The leadership in which the two below were told."""
         self.high_watermark: Offset = NO_OFFSET
         self.log_start: Offset = NO_OFFSET
         self.buffered: deque[tuple[Buffer, int]] = deque()
@@ -101,6 +104,18 @@ class Reader:
         self.error = None
         self.retry_at_ms, self.failures = 0.0, 0
         self.drop()
+
+    def ends(self, high_watermark: Offset, log_start: Offset, epoch: Epoch) -> None:
+        """Where the log ends and begins, as was told in that leadership: in one of them neither goes back (design 5.4), in the
+        next one both may, for an election may have cut the log off.
+        """
+        if high_watermark == NO_OFFSET or epoch < self.ends_epoch:
+            return
+        if epoch > self.ends_epoch:
+            self.ends_epoch, self.high_watermark, self.log_start = epoch, high_watermark, log_start
+            return
+        self.high_watermark = max(self.high_watermark, high_watermark)
+        self.log_start = max(self.log_start, log_start)
 
     def epoch_before(self, offset: Offset) -> Epoch:
         """The leader epoch of the record before that offset; -1: it is not of the batch that was read last."""

@@ -48,7 +48,7 @@ from tidelog.client.reader import Reader
 from tidelog.client.records import PartitionPosition, Record, RecordBatch
 from tidelog.protocol.errors import ClientClosed, InvalidRequest, RequestTimedOut
 from tidelog.protocol.messages import EARLIEST, LATEST, OffsetFound
-from tidelog.protocol.types import NO_OFFSET, Offset, TopicPartition
+from tidelog.protocol.types import NO_OFFSET, Epoch, Offset, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.client.io.session import Session
@@ -270,16 +270,18 @@ class Consumer:
         readers = list(self._fetching.readers.values())
         await self._until_placed(readers)
         names = [reader.name for reader in readers]
+        epochs = [reader.leader_epoch for reader in readers]
         ends = await self._list_offsets(dict.fromkeys(names, LATEST))
         committed = await self.committed(*names) if self.config.group is not None else {}
         return {
-            name: self._told(reader, ends[name].offset, committed.get(name))
-            for name, reader in zip(names, readers, strict=True)
+            name: self._told(reader, ends[name].offset, epoch, committed.get(name))
+            for name, reader, epoch in zip(names, readers, epochs, strict=True)
         }
 
-    def _told(self, reader: Reader, end: Offset, committed: Offset | None) -> PartitionPosition:
+    def _told(self, reader: Reader, end: Offset, epoch: Epoch, committed: Offset | None) -> PartitionPosition:
         position = self._hand.position(reader)
-        high_watermark = reader.high_watermark = max(reader.high_watermark, end)
+        reader.ends(end, reader.log_start, epoch)
+        high_watermark = reader.high_watermark
         lag = max(high_watermark - position, 0)
         lag_s = self._lag_s(reader, lag)
         return PartitionPosition(position, high_watermark, high_watermark, lag, lag_s, committed)

@@ -123,4 +123,4 @@ class Desk:
 
 def offsets_asked(asked: Asked) -> dict[int, Offset]:
     """From which offset each partition is asked."""
-    return {place[1]: offset for place, (_, _, offset) in asked.readers.items()}
+    return {place[1]: offset for place, (_, _, offset, _) in asked.readers.items()}

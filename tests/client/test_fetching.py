@@ -148,6 +148,21 @@ def test_the_end_is_known_by_the_answers_and_never_goes_back() -> None:
     assert desk.first.high_watermark == 7
 
 
+def test_with_another_leader_the_end_may_be_an_earlier_one() -> None:
+    desk = Desk()
+    desk.answer(desk.asked(), batch(0, 5), high_watermark=100)
+    desk.read()
+    late = desk.asked()
+    desk.lead(2, 1, epoch=4)
+    desk.checked(desk.question(), 3, 5)
+    assert desk.first.high_watermark == 100, "until the new one has said something"
+    desk.answer(desk.asked(2), high_watermark=6)
+    assert desk.first.high_watermark == 6
+    assert desk.fetching.lag == 1
+    desk.answer(late, high_watermark=100)
+    assert desk.first.high_watermark == 6, "what the old one has said last is nothing any more"
+
+
 @pytest.mark.parametrize("at", [0, 20, 40, 70, -1])
 def test_a_damaged_batch_is_an_error_with_its_place_each_time_and_is_not_skipped(at: int) -> None:
     desk = Desk()
