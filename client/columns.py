@@ -92,7 +92,7 @@ class Columns:
                 batch.told = batch.told or set()
                 batch.told.update(range(place, place + count))
         if failed is not None:
-            error = type(failed)(failed.message)
+            error = failed.anew()
             error.add_note(f"{lost} of {first} records were not acknowledged")
             raise error from failed.__cause__
         return Landed(runs, self.places)

@@ -491,7 +491,7 @@ class Fetching:
             reader.position = batch.next_offset
             self.records += len(batch)
         elif reader.error is not None:
-            raise type(reader.error)(reader.error.message)
+            raise reader.error.anew()
         return batch
 
     def _decoded(self, reader: Reader, piece: Buffer, at: int) -> RecordBatch | None:

@@ -221,7 +221,7 @@ class Sending:
     def give_up(self, error: TidelogError) -> None:
         """Fail all that is left: the producer is closed for good."""
         for batch in list(self._accumulator.outstanding):
-            failed = type(error)(error.message)
+            failed = error.anew()
             failed.__cause__ = batch.cause
             self._fail(batch, failed)
 

@@ -6,7 +6,7 @@ operators can look them up; ours begin at 1000, and those from 1010 on never tra
 """
 
 from collections.abc import Mapping
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Self
 
 NONE: Final = 0
 """The code that says: no error."""
@@ -42,6 +42,16 @@ class TidelogError(Exception):
 
     def __str__(self) -> str:
         return self.message or self.way_out()
+
+    def anew(self) -> Self:
+        """The same, with all that it says, to be raised once more: one that is raised twice would grow by both tracebacks."""
+        fresh = type(self)(self.message)
+        fresh.__dict__.update(self.__dict__)
+        fresh.__dict__.pop("__notes__", None)
+        for note in getattr(self, "__notes__", ()):
+            fresh.add_note(note)
+        fresh.__cause__ = self.__cause__
+        return fresh
 
 
 class UnknownServerError(TidelogError, code=-1):

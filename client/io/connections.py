@@ -110,7 +110,7 @@ class Connections:
         try:
             return await joined(making, "the client was closed while it connected")
         except TidelogError as error:
-            raise again(error) from error.__cause__
+            raise error.anew() from error.__cause__
 
     def rests(self, broker: BrokerId) -> bool:
         """Whether the broker has just failed and is left alone."""
@@ -327,7 +327,7 @@ async def _end(late: "list[asyncio.Task[T]]") -> None:
 
 def _all_failed(names: Sequence[str], causes: Mapping[int, TidelogError], timeout_ms: float) -> TidelogError:
     if len(names) == 1 and causes:
-        return again(causes[0])
+        return causes[0].anew()
     lines = []
     for number, name in enumerate(names):
         cause = causes.get(number)
@@ -340,13 +340,6 @@ def _all_failed(names: Sequence[str], causes: Mapping[int, TidelogError], timeou
     error = kind("no broker can be reached:\n  " + "\n  ".join(lines))
     error.__cause__ = next(iter(causes.values()), None)
     return error
-
-
-def again(error: TidelogError) -> TidelogError:
-    """The same error anew: one that is raised twice would grow by both tracebacks."""
-    anew = type(error)(error.message)
-    anew.__cause__ = error.__cause__
-    return anew
 
 
 def _now_ms() -> float:

@@ -299,7 +299,7 @@ class Consumer:
         for reader in readers:
             while reader.position == NO_OFFSET:
                 if reader.error is not None:
-                    raise type(reader.error)(reader.error.message)
+                    raise reader.error.anew()
                 if not await self._news(deadline_s):
                     raise RequestTimedOut(
                         f"{reader.name}: its position is not known after {self.config.default_api_timeout_ms} ms"
@@ -525,7 +525,7 @@ class Consumer:
 
     def _check(self) -> None:
         if self._fetcher.fatal is not None:
-            raise type(self._fetcher.fatal)(self._fetcher.fatal.message)
+            raise self._fetcher.fatal.anew()
         self._check_open()
 
     def _check_open(self) -> None:

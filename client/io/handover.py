@@ -164,7 +164,7 @@ class Handover:
         error = delivery.refused
         assert error is not None, "it is refused, or the producer has it"
         self._refused.pop(id(delivery), None)
-        raise type(error)(error.message) from error.__cause__
+        raise error.anew() from error.__cause__
 
     def _drain(self) -> None:
         """Give the producer all that is here, as long as it takes it at once."""

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from tidelog.client.admin import Refusals
-from tidelog.client.io.connections import again
 from tidelog.client.io.coordinator import pieces
 from tidelog.client.io.session import Session, until
 from tidelog.client.retry import Advice, advice
@@ -112,7 +111,7 @@ class AtLeaders:
             except TidelogError as error:
                 for where in left:
                     if where.topic == name:
-                        self._failed[where] = again(error)
+                        self._failed[where] = error.anew()
         found: dict[BrokerId, list[_Asked]] = {}
         for where in left:
             topic, partition = session.cluster.topics.get(where.topic), session.cluster.partition(*where)
@@ -133,7 +132,7 @@ class AtLeaders:
             reply, _ = await session.call(leader, build(asked, timeout_ms), timeout_ms=timeout_ms)
         except TidelogError as error:
             for where, _, _ in asked:
-                self._take(where, again(error))
+                self._take(where, error.anew())
             return
         entries: Sequence[Any] = getattr(reply, "partitions", ())
         if len(entries) != len(asked):
@@ -158,4 +157,4 @@ class AtLeaders:
                 await self._session.refresh(dict.fromkeys(where.topic for where in left), newer=True)
         except TidelogError as error:
             for where in left:
-                self._take(where, again(error))
+                self._take(where, error.anew())

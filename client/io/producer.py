@@ -63,8 +63,7 @@ class Delivery(Struct, gc=False, eq=False):
             batch.told = batch.told or set()
             batch.told.add(place)
             error = batch.error
-            fresh = type(error)(error.message)
-            raise fresh from error.__cause__
+            raise error.anew() from error.__cause__
         lane = batch.lane
         return RecordMetadata(lane.topic.name, lane.index, batch.offset(place), batch.timestamp_ms(place))
 
@@ -341,7 +340,7 @@ class Producer:
 
     def _check_open(self) -> None:
         if self._sender.broken is not None:
-            raise type(self._sender.broken)(self._sender.broken.message)
+            raise self._sender.broken.anew()
         if self._closed:
             raise ClientClosed("the producer is closed")
 

@@ -29,7 +29,7 @@ import msgspec
 from tidelog.client.cluster import Changes, Cluster, Topic
 from tidelog.client.config import Address, ClientConfig
 from tidelog.client.io.absence import ABSENT_MS, Absence
-from tidelog.client.io.connections import Connections, Lane, again, first, joined
+from tidelog.client.io.connections import Connections, Lane, first, joined
 from tidelog.client.io.rounds import Round
 from tidelog.client.retry import Advice, Backoff, advice
 from tidelog.client.silence import Silence
@@ -260,7 +260,7 @@ class Session:
                 return known
             absent = self.cluster.absent.get(name)
             if absent is not None:
-                error = again(absent.error)
+                error = absent.error.anew()
                 if not error.retriable or self._now_ms() >= absent_until_ms:
                     raise await self._absence.told(name, error)
             await self._pause(backoff, error)
@@ -284,7 +284,7 @@ class Session:
         try:
             await asyncio.shield(under_way.done)
         except TidelogError as error:
-            raise again(error) from error.__cause__
+            raise error.anew() from error.__cause__
 
     def watch(self, watcher: Callable[[Changes], None]) -> Callable[[], None]:
         """Tell of every change of what is known; returns what ends it. The watcher must not raise or wait."""
@@ -502,7 +502,7 @@ class Session:
             if known and not connections.rests(known[0]):
                 return known[0]
             if attempt == 1:
-                async with self._within(backoff, again(late)):
+                async with self._within(backoff, late.anew()):
                     await self.refresh((), newer=True)
         if not self.cluster.brokers:
             raise ConnectionFailed("no broker of the cluster is alive, the one that answered says")

@@ -338,10 +338,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reason = error
         self._cancel_timer()
         for waiter, _, _ in self._calls.fail_all():
-            # Each its own error: one that is raised twice would grow by both tracebacks.
-            failed = type(error)(error.message)
-            failed.__cause__ = error.__cause__
-            self._fail(waiter, failed)
+            self._fail(waiter, error.anew())
         if self.on_closed is not None:
             self.on_closed(error)
 

@@ -5,6 +5,7 @@ import pytest
 from tidelog.protocol.errors import (
     BY_CODE,
     NONE,
+    DeliveryError,
     NotLeaderOrFollower,
     TidelogError,
     UnknownServerError,
@@ -121,6 +122,19 @@ def test_an_error_that_is_carried_is_raised_again_as_itself(error: type[TidelogE
     again = error_of(error.code, "broker 2 leads orders-0")
     assert type(again) is error
     assert str(again) == "broker 2 leads orders-0"
+
+
+def test_an_error_that_is_raised_anew_says_all_that_it_said() -> None:
+    cause = OSError("the network")
+    error = DeliveryError("not acknowledged", undelivered=7)
+    error.__cause__ = cause
+    error.add_note("and this")
+    fresh = error.anew()
+    assert type(fresh) is DeliveryError
+    assert fresh is not error
+    assert (str(fresh), fresh.undelivered, fresh.__cause__) == ("not acknowledged", 7, cause)
+    fresh.add_note("and that")
+    assert error.__notes__ == ["and this"]
 
 
 def test_an_error_of_the_future_keeps_its_number() -> None:
