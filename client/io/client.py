@@ -79,9 +79,7 @@ def connect(
     Raises InvalidConfig, or Unsupported for what is not there yet. Nothing is connected before `start`.
     """
     refuse_unsupported(tls=tls, auth=auth)
-    given = {
-        name: value
-        for name, value in (("rack", rack), ("client_id", client_id))
-        if value not in ("", "tidelog")
-    }
+    given = {} if rack == "" else {"rack": rack}  # what was not said here may be said in `config`
+    if client_id != "tidelog":
+        given["client_id"] = client_id
     return Client(client_config(bootstrap, {**options, **given}, config))

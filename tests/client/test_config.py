@@ -157,3 +157,6 @@ def test_connect_refuses_before_anything_is_connected() -> None:
         _ = connect("h", request_timeout=3)
     assert connect("h", rack="a", client_id="me").config.rack == "a"
     assert connect("h", config={"client.rack": "b"}).config.rack == "b"
+    assert connect("h", rack="tidelog").config.rack == "tidelog"
+    assert connect("h", client_id="").config.client_id == ""
+    assert connect("h", config={"client.id": "me"}).config.client_id == "me"
