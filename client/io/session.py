@@ -106,6 +106,8 @@ class Session:
         """What sends them."""
         self._refreshed_s: float | None = None
         self._starting: asyncio.Task[None] | None = None
+        self._starters = 0
+        """How many wait for it."""
         self._closing: asyncio.Task[None] | None = None
         self._counts = {
             "requests": 0,
@@ -131,14 +133,19 @@ class Session:
         if self._starting is None:
             self._starting = asyncio.get_running_loop().create_task(self._begin(), name="tidelog-start")
         starting = self._starting
+        self._starters += 1
         try:
             await joined(starting, "the client was closed while it started")
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and self._starters > 1:
+                raise  # others still wait for it
             self.closed = True
             starting.cancel()
             self._cancel_tasks()
             self.connections.abort()
             raise
+        finally:
+            self._starters -= 1
 
     async def _begin(self) -> None:
         """Be told of the cluster by a broker. Who is starting is asked again; when nobody listens, that is the answer."""

@@ -425,6 +425,17 @@ async def test_a_client_may_be_closed_while_it_starts(turns: int) -> None:
         assert loop.time() - began < 2
 
 
+async def test_who_is_cancelled_while_it_starts_leaves_it_to_others_who_wait(brokers: Scripted) -> None:
+    client = brokers.client()
+    first, second = asyncio.ensure_future(client.start()), asyncio.ensure_future(client.start())
+    await asyncio.sleep(0)
+    first.cancel()
+    await second
+    assert first.cancelled()
+    await client.refresh(newer=True)
+    await client.close()
+
+
 async def test_closing_twice_at_once_and_being_cancelled_in_it_still_closes(brokers: Scripted) -> None:
     client = await brokers.client()
     first, second = asyncio.ensure_future(client.close()), asyncio.ensure_future(client.close())
