@@ -23,6 +23,7 @@ from tidelog.client.admin import (
     timestamp_of,
 )
 from tidelog.client.cluster import Topic, topic_of
+from tidelog.client.io.connections import together
 from tidelog.client.io.group_admin import GroupAdmin
 from tidelog.client.io.leaders import AtLeaders
 from tidelog.client.io.session import until
@@ -458,7 +459,7 @@ class Admin(GroupAdmin):
                     await session.refresh(names, newer=True)
                 brokers = [broker for broker in session.cluster.brokers if broker not in ready]
                 looks = [self._look(broker, lack, names, deadline_s) for broker in brokers]
-                told = await asyncio.gather(*looks)
+                told = await together(looks)
                 ready.update(broker for broker, lacks in zip(brokers, told, strict=True) if not lacks)
                 missing = next(filter(None, told), "no broker is known to be alive")
                 if session.cluster.brokers and not any(told):

@@ -15,9 +15,9 @@ What it keeps true:
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 from tidelog.client.config import Address, ClientConfig
 from tidelog.client.retry import Backoff, NewBackoff
@@ -271,6 +271,17 @@ async def joined(task: "asyncio.Future[T]", closed: str) -> T:
         if task.cancelled() and waiter is not None and not waiter.cancelling():
             raise ClientClosed(closed) from None
         raise
+
+
+async def together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """What each of them brings. The first error ends the others, and is raised when they have ended."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work) for work in works]
+    except BaseExceptionGroup as failed:
+        error = failed.exceptions[0]
+        raise error from error.__cause__
+    return [task.result() for task in tasks]
 
 
 async def first(attempts: Mapping[str, Callable[[], Awaitable[T]]], timeout_ms: float) -> T:

@@ -12,6 +12,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from tidelog.client.admin import OffsetReset, Refusals, Target, offset_within
+from tidelog.client.io.connections import together
 from tidelog.client.io.coordinator import ENTRIES, AtCoordinator, pieces
 from tidelog.client.io.leaders import AtLeaders
 from tidelog.client.io.session import Session
@@ -87,7 +88,7 @@ class GroupAdmin:
                 await session.refresh((), newer=True)
                 ask = ListGroups(wanted, topic, with_lag)
                 brokers = list(session.cluster.brokers)
-                for replies in await asyncio.gather(*(self._listed(each, ask, backoff) for each in brokers)):
+                for replies in await together(self._listed(each, ask, backoff) for each in brokers):
                     lines |= {group.group_id: group for reply in replies for group in reply.groups}
                     told.update(replies[-1].partitions)
                     count = max(count, replies[-1].partition_count)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from tidelog.client.admin import Refusals
+from tidelog.client.io.connections import together
 from tidelog.client.io.coordinator import pieces
 from tidelog.client.io.session import Session, until
 from tidelog.client.retry import Advice, advice
@@ -88,7 +89,7 @@ class AtLeaders:
                 for leader, asked in by_leader.items()
                 for some in pieces(asked)
             ]
-            await asyncio.gather(*calls)
+            await together(calls)
             left = [where for where in left if where not in self._done and where not in self._failed]
             if not left or not await session.pause(backoff):
                 break
@@ -136,7 +137,10 @@ class AtLeaders:
             return
         entries: Sequence[Any] = getattr(reply, "partitions", ())
         if len(entries) != len(asked):
-            raise UnknownServerError(f"broker {leader} answered {len(entries)} of {len(asked)} partitions")
+            short = UnknownServerError(f"broker {leader} answered {len(entries)} of {len(asked)} partitions")
+            for where, _, _ in asked:
+                self._take(where, short.anew())
+            return
         for (where, _, _), entry in zip(asked, entries, strict=True):
             if not entry.error:
                 self._done[where] = entry

@@ -1,5 +1,6 @@
 """Operations whose answers are lost, late or point elsewhere: what was done is not done twice, nor called an error."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -24,6 +25,7 @@ from tidelog.protocol.messages import (
     DeleteTopics,
     DeleteTopicsReply,
     Leader,
+    ListGroupsReply,
     ListOffsets,
     ListOffsetsReply,
     Metadata,
@@ -128,6 +130,43 @@ async def test_an_answer_with_too_few_entries_is_an_error_and_no_riddle(brokers:
     async with brokers.client() as client:
         with pytest.raises(UnknownServerError, match="0 entries were answered, 1 were asked for"):
             await client.admin.create_topics("orders")
+
+
+async def test_a_leader_that_answers_too_little_keeps_nobody_elses_answer_back(brokers: Scripted) -> None:
+    def handle(broker: BrokerId, incoming: Incoming) -> None:
+        assert isinstance(incoming.message, ListOffsets)
+        found = (OffsetFound(each.topic_id, each.index, offset=7) for each in incoming.message.partitions)
+        incoming.reply(ListOffsetsReply(() if broker == ONE else tuple(found)))
+
+    brokers.handler = handle
+    brokers.topics["orders"] = msgspec.structs.replace(
+        brokers.topics["orders"], partitions=(partition(0), partition(1, leader=2))
+    )
+    async with brokers.client() as client:
+        consumer = client.consumer()
+        with pytest.raises(SeveralErrors, match="broker 1 answered 0 of 1 partitions") as caught:
+            await consumer.end_offsets([FIRST, SECOND])
+        assert list(caught.value.errors) == ["orders-0"]
+        assert (await consumer.end_offsets([SECOND]))[SECOND] == 7
+
+
+async def test_what_one_broker_refuses_ends_what_others_were_asked(brokers: Scripted) -> None:
+    waiting: list[Incoming] = []
+
+    def ask(broker: BrokerId, incoming: Incoming) -> None:
+        if broker == ONE:
+            waiting.append(incoming)
+        else:
+            brokers.unanswered.append(incoming)
+        if len(waiting) == len(brokers.unanswered) == 1:
+            waiting[0].reply(ListGroupsReply(InvalidRequest.code, "no"))
+
+    brokers.handler = ask
+    async with brokers.client() as client:
+        tasks = len(asyncio.all_tasks())
+        with pytest.raises(InvalidRequest, match="no"):
+            await client.admin.list_groups()
+        assert len(asyncio.all_tasks()) <= tasks, "nobody waits for the other one any more"
 
 
 # ── questions to leaders ──────────────────────────────────────────────────────────────────────────────
