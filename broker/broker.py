@@ -38,6 +38,7 @@ from tidelog.broker.requests.context import Build, Clocks, Context, Told
 from tidelog.broker.requests.delete_records import delete_records
 from tidelog.broker.requests.fetch import end_wait, fetch
 from tidelog.broker.requests.flushed import flushed
+from tidelog.broker.requests.log_dirs import log_dirs
 from tidelog.broker.requests.log_info import log_info
 from tidelog.broker.requests.metadata import metadata
 from tidelog.broker.requests.offsets import epoch_ends, list_offsets
@@ -52,15 +53,12 @@ from tidelog.controller.facts import METADATA, METADATA_TOPIC_ID
 from tidelog.controller.image import Changes
 from tidelog.controller.observer import Observer
 from tidelog.protocol.bounds import Bounds
-from tidelog.protocol.errors import (
-    RequestTimedOut,
-    TidelogError,
-    UnsupportedVersion,
-)
+from tidelog.protocol.errors import RequestTimedOut, TidelogError, UnsupportedVersion
 from tidelog.protocol.io import Incoming, Listener, listen
 from tidelog.protocol.messages import (
     DeleteRecords,
     DescribeCluster,
+    DescribeLogDirs,
     EndWait,
     EpochEnds,
     Fetch,
@@ -155,6 +153,7 @@ class Broker:
             DeleteRecords: delete_records,
             InitProducerId: init_producer_id,
             GetReplicaLogInfo: log_info,
+            DescribeLogDirs: log_dirs,
             **dict.fromkeys(HANDED_ON, hand_on),
         }
 

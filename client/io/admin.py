@@ -26,6 +26,7 @@ from tidelog.client.cluster import Topic, topic_of
 from tidelog.client.io.connections import together
 from tidelog.client.io.group_admin import GroupAdmin
 from tidelog.client.io.leaders import AtLeaders
+from tidelog.client.io.log_dirs import describe_log_dirs
 from tidelog.client.io.session import until
 from tidelog.client.retry import Advice, advice
 from tidelog.protocol.errors import (
@@ -62,6 +63,7 @@ from tidelog.protocol.messages import (
     ElectLeadersReply,
     ListReassignments,
     ListReassignmentsReply,
+    LogDirectory,
     Metadata,
     MetadataReply,
     NewPartitions,
@@ -239,6 +241,14 @@ class Admin(GroupAdmin):
     async def describe_quorum(self, *, timeout: float | None = None) -> DescribeQuorumReply:
         """The controllers as the active one sees them, and how far everybody has read the metadata log."""
         return await self._any(DescribeQuorum(), DescribeQuorumReply, self._deadline_s(timeout))
+
+    async def describe_log_dirs(
+        self, *brokers: BrokerId, topics: Iterable[str] = (), timeout: float | None = None
+    ) -> dict[BrokerId, tuple[LogDirectory, ...]]:
+        """The data directories of these brokers, or of all that are alive: their room, and what each log takes, of these
+        topics or of all.
+        """
+        return await describe_log_dirs(self._session, brokers, topics, self._deadline_s(timeout))
 
     # ── offsets ───────────────────────────────────────────────────────────────────────────────────
 

@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar
 
 from msgspec import Struct
 
@@ -28,7 +28,7 @@ from tidelog.client.io.sender import Sender
 from tidelog.client.io.session import INTERRUPTED_S, interrupted
 from tidelog.client.options import ProducerConfig
 from tidelog.client.records import Landed, RecordMetadata
-from tidelog.protocol.errors import ClientClosed, DeliveryError, InvalidRequest, RequestTimedOut
+from tidelog.protocol.errors import ClientClosed, DeliveryError, InvalidRequest, RequestTimedOut, Unsupported
 
 if TYPE_CHECKING:
     from tidelog.client.io.session import Session
@@ -185,6 +185,16 @@ class Producer:
         """Where a record with that key goes; without a key, where the next one goes."""
         await self._lanes(topic)
         return self._accumulator.partition_for(topic, key)
+
+    # ── transactions ──────────────────────────────────────────────────────────────────────────────
+
+    def transaction(self) -> NoReturn:
+        """`async with producer.transaction()`: not there yet."""
+        raise Unsupported("transaction: there are no transactions yet")
+
+    async def send_offsets(self, *_given: object, **_named: object) -> NoReturn:
+        """Offsets that are committed with a transaction: not there yet."""
+        raise Unsupported("send_offsets: there are no transactions yet; a consumer's commit takes offsets")
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────────
 

@@ -25,7 +25,7 @@ from dataclasses import replace
 from functools import partial, wraps
 from threading import Lock
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Self, TypeVar
 
 from tidelog.client.batching import GivenHeaders
 from tidelog.client.cluster import Partition
@@ -105,6 +105,7 @@ class Admin(_Facade[asynchronous_admin.Admin]):
     describe_configs = _awaited(asynchronous_admin.Admin.describe_configs)
     alter_configs = _awaited(asynchronous_admin.Admin.alter_configs)
     describe_cluster = _awaited(asynchronous_admin.Admin.describe_cluster)
+    describe_log_dirs = _awaited(asynchronous_admin.Admin.describe_log_dirs)
     describe_quorum = _awaited(asynchronous_admin.Admin.describe_quorum)
     list_offsets = _awaited(asynchronous_admin.Admin.list_offsets)
     delete_records = _awaited(asynchronous_admin.Admin.delete_records)
@@ -201,6 +202,14 @@ class Producer(_Facade[QueuedProducer]):
     def partition_for(self, topic: str, key: bytes | None = None) -> int:
         """Where a record with that key goes; without a key, where the next one goes."""
         return self._thread.call(self._inner.partition_for, topic, key)
+
+    def transaction(self) -> NoReturn:
+        """`with producer.transaction()`: not there yet."""
+        self._inner.transaction()
+
+    def send_offsets(self, *_given: object, **_named: object) -> NoReturn:
+        """Offsets that are committed with a transaction: not there yet."""
+        return self._thread.call(self._inner.send_offsets)
 
     def metrics(self) -> Mapping[str, float]:
         """Figures, by names that say what they count."""

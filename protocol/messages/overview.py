@@ -25,6 +25,7 @@ from tidelog.protocol.messages.shapes import (
     Request,
     Text,
     TopicName,
+    Uuid,
 )
 from tidelog.protocol.types import NO_BROKER, NO_EPOCH, NO_OFFSET
 
@@ -175,3 +176,75 @@ class PlanMoves(Request, frozen=True, tag=74):
 
     quorum_epoch: Epoch = NO_EPOCH
     """The controller's epoch that is addressed; -1 from clients, whose broker fills it in."""
+
+
+class ReplicaOnDisk(Entry, frozen=True):
+    """A log that lies in a directory."""
+
+    topic: TopicName
+    """The topic."""
+
+    index: Index
+    """The partition's number in the topic."""
+
+    error: ErrorCode = 0
+    """Why it cannot be used; then the fields below say nothing."""
+
+    message: Text | None = None
+    """The error's fact with its numbers."""
+
+    size: Number = 0
+    """How many bytes of batches it holds."""
+
+    end_offset: Offset = NO_OFFSET
+    """The offset behind its last record."""
+
+    lag: Number = 0
+    """How many committed offsets it lacks, as far as this broker knows."""
+
+
+class LogDirectory(Entry, frozen=True):
+    """A data directory of a broker."""
+
+    path: Text
+    """Where it is, on the broker's machine."""
+
+    directory_id: Uuid
+    """The directory, wherever it is."""
+
+    error: ErrorCode = 0
+    """Why nothing in it is believed any more; then nothing that lies there is told."""
+
+    message: Text | None = None
+    """The error's fact with its numbers."""
+
+    free: Number = 0
+    """How many bytes may still be written there, by the last look, a second ago or so."""
+
+    low_space: Flag = False
+    """Whether records are refused for want of room there."""
+
+    replicas: Annotated[tuple[ReplicaOnDisk, ...], ENTRIES] = ()
+    """What lies there, by topic and number."""
+
+
+class DescribeLogDirsReply(Reply, frozen=True, tag=75):
+    """The directories, the one with the metadata log first."""
+
+    error: ErrorCode = 0
+    """Why nothing can be said."""
+
+    message: Text | None = None
+    """The error's fact with its numbers."""
+
+    directories: Annotated[tuple[LogDirectory, ...], ENTRIES] = ()
+    """All of them, also those that have failed."""
+
+
+class DescribeLogDirs(Request, frozen=True, tag=75):
+    """Ask a broker for its data directories, and what lies in them: each broker knows its own only."""
+
+    reply: ClassVar = DescribeLogDirsReply
+
+    topics: Annotated[tuple[TopicName, ...], ENTRIES] = ()
+    """Leave out other topics; empty: all."""

@@ -36,7 +36,7 @@ from tidelog.protocol.messages.group_overview import (
 from tidelog.protocol.messages.groups import FindCoordinator, GroupHeartbeat, OffsetCommit, OffsetFetch
 from tidelog.protocol.messages.metadata import Metadata
 from tidelog.protocol.messages.offsets import DeleteRecords, EpochEnds, ListOffsets
-from tidelog.protocol.messages.overview import DescribeCluster, PlanMoves
+from tidelog.protocol.messages.overview import DescribeCluster, DescribeLogDirs, PlanMoves
 from tidelog.protocol.messages.produce import InitProducerId, Produce
 from tidelog.protocol.messages.quorum import BeginEpoch, DescribeQuorum, EndEpoch, FetchSnapshot, Vote
 from tidelog.protocol.messages.replication import AlterPartition, Flushed
@@ -106,6 +106,7 @@ REQUESTS: Final[dict[int, type[Request]]] = _by_tag(
         UnregisterBroker,
         DescribeCluster,
         PlanMoves,
+        DescribeLogDirs,
         GetReplicaLogInfo,
         FindCoordinator,
         GroupHeartbeat,

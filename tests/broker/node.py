@@ -20,6 +20,7 @@ from tidelog.broker.requests.context import Clocks, Context, Told
 from tidelog.broker.requests.delete_records import delete_records
 from tidelog.broker.requests.fetch import end_wait, fetch
 from tidelog.broker.requests.flushed import flushed
+from tidelog.broker.requests.log_dirs import log_dirs
 from tidelog.broker.requests.log_info import log_info
 from tidelog.broker.requests.metadata import metadata
 from tidelog.broker.requests.offsets import epoch_ends, list_offsets
@@ -33,6 +34,7 @@ from tidelog.protocol.messages import (
     ACKS_ALL,
     DeleteRecords,
     DescribeCluster,
+    DescribeLogDirs,
     EndWait,
     EpochEnds,
     Fetch,
@@ -72,6 +74,7 @@ HANDLERS: dict[type[Request], Callable[[Context, Incoming], None]] = {
     DeleteRecords: delete_records,
     InitProducerId: init_producer_id,
     GetReplicaLogInfo: log_info,
+    DescribeLogDirs: log_dirs,
     **dict.fromkeys(HANDED_ON, hand_on),
 }
 

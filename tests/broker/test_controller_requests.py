@@ -31,6 +31,7 @@ from tidelog.protocol.messages import (
     DeleteTopicsReply,
     DescribeConfigs,
     DescribeConfigsReply,
+    DescribeLogDirs,
     DescribeQuorum,
     DescribeQuorumReply,
     ElectLeaders,
@@ -204,6 +205,23 @@ def test_a_replica_that_is_not_there_or_is_broken_says_why(node: Node) -> None:
     assert broken.message == "orders-0 is not served here: its disk has failed"
     assert (unknown.error, unknown.end_offset) == (UnknownTopicId.code, -1)
     assert "no partition 5" in unknown.message
+
+
+def test_a_directory_says_what_lies_there_and_a_failed_one_only_why(node: Node) -> None:
+    node.lead()
+    node.produce(acks=1)
+    [directory] = node.ask(DescribeLogDirs()).answer.directories
+    [log] = directory.replicas
+    assert (log.topic, log.index, log.error, log.end_offset, log.size > 0) == ("orders", 0, 0, 1, True)
+    [directory] = node.ask(DescribeLogDirs(("bills",))).answer.directories
+    assert directory.replicas == ()
+    node.replicas.data.first.failure = StorageError("it has failed")
+    [directory] = node.ask(DescribeLogDirs()).answer.directories
+    assert (directory.error, directory.message, directory.replicas) == (
+        StorageError.code,
+        "it has failed",
+        (),
+    )
 
 
 def test_a_controller_that_was_replaced_is_told_nothing(node: Node) -> None:

@@ -146,6 +146,25 @@ async def test_the_cluster_and_its_quorum_are_described(cluster: Cluster) -> Non
         assert described.cluster_id == (await client.admin.describe_quorum()).cluster_id
 
 
+async def test_the_directories_of_brokers_and_what_lies_there_are_described(cluster: Cluster) -> None:
+    async with cluster.client() as client:
+        admin = client.admin
+        await admin.create_topics(NewTopic("orders", 2, 3), NewTopic("bills", 1, 1))
+        async with client.producer() as producer:
+            await producer.send_many("orders", [b"x" * 100] * 10, partition=1)
+        found = await admin.describe_log_dirs(topics=["orders"])
+        assert sorted(found) == [1, 2, 3]
+        for (directory,) in found.values():
+            assert directory.path
+            assert (directory.error, directory.low_space) == (0, False)
+            sizes = {(log.topic, log.index): (log.size > 1000, log.end_offset) for log in directory.replicas}
+            assert sizes == {("orders", 0): (False, 0), ("orders", 1): (True, 10)}
+        [[one]] = (await admin.describe_log_dirs(2)).values()
+        assert {"orders", "__metadata"} <= {log.topic for log in one.replicas}
+        with pytest.raises(SeveralErrors, match="broker 9 is not alive"):
+            await admin.describe_log_dirs(1, 9)
+
+
 async def test_a_broker_is_drained_and_given_its_share_again(cluster: Cluster) -> None:
     async with cluster.client() as client:
         admin = client.admin

@@ -22,6 +22,7 @@ from tidelog.protocol.errors import (
     NotEnoughReplicas,
     RequestTimedOut,
     UnknownTopicOrPartition,
+    Unsupported,
 )
 from tidelog.protocol.io import Incoming
 from tidelog.protocol.messages import (
@@ -200,6 +201,14 @@ async def test_many_send_at_once_and_wait_for_room_in_the_order_of_coming(client
         )
         assert [metadata.offset for metadata in found] == list(range(200))
         assert producer.metrics()["producer_buffered_bytes"] == 0
+
+
+async def test_transactions_say_that_they_are_not_there_yet(scripted: Scripted) -> None:
+    async with scripted.client() as client, client.producer() as producer:
+        with pytest.raises(Unsupported, match="there are no transactions yet"):
+            producer.transaction()
+        with pytest.raises(Unsupported, match="there are no transactions yet"):
+            await producer.send_offsets({("orders", 0): 1}, "group")
 
 
 # ── bad times ─────────────────────────────────────────────────────────────────────────────────────────
