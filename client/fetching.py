@@ -393,6 +393,7 @@ class Fetching:
         if not error.retriable:
             reader.fail(type(error)(f"{reader.name} at offset {reader.offset}: {error}"))
             return
+        reader.cause = error
         reader.failures += 1
         reader.retry_at_ms = now_ms + self._backoff_ms(reader.failures)
         if advice(error) is Advice.REFRESH:

@@ -17,6 +17,7 @@ class Reader:
     __slots__ = (
         "buffered",
         "buffered_bytes",
+        "cause",
         "decoded",
         "ends_epoch",
         "error",
@@ -63,6 +64,8 @@ class Reader:
         self.full = False
         """Whether it was left out of a fetch because nobody reads what it has."""
         self.error: TidelogError | None = None
+        self.cause: TidelogError | None = None
+        """Why the last attempt was in vain, and another one is made."""
         self.ends_epoch: Epoch = NO_EPOCH
         """The leadership in which the two below were told."""
         self.high_watermark: Offset = NO_OFFSET
@@ -101,7 +104,7 @@ class Reader:
         self.question = question
         self.strayed = NO_OFFSET
         self.unchecked = False
-        self.error = None
+        self.error = self.cause = None
         self.retry_at_ms, self.failures = 0.0, 0
         self.drop()
 

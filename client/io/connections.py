@@ -15,7 +15,7 @@ What it keeps true:
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -121,6 +121,18 @@ class Connections:
             and failure.address == self._address_of(broker)
             and _now_ms() < failure.again_ms
         )
+
+    def nobody(self, brokers: Collection[BrokerId]) -> ConnectionFailed | None:
+        """Why none of them can be reached, if that is so."""
+        failures = [self._failures.get(broker) for broker in brokers if self.at_hand(broker) is None]
+        if not brokers or len(failures) < len(brokers):
+            return None
+        lines = []
+        for each in failures:
+            if each is None:
+                return None
+            lines.append(f"{each.address}: {str(each.error).removeprefix(f'{each.address}: ')}")
+        return ConnectionFailed("\n  ".join(["no broker can be reached:", *lines]))
 
     def drop(self, broker: BrokerId, why: str) -> None:
         """The broker is gone: cut off what there is to it, so that nobody waits for its answers."""

@@ -301,9 +301,12 @@ class Consumer:
                 if reader.error is not None:
                     raise reader.error.anew()
                 if not await self._news(deadline_s):
-                    raise RequestTimedOut(
-                        f"{reader.name}: its position is not known after {self.config.default_api_timeout_ms} ms"
+                    late_ms, cause = self.config.default_api_timeout_ms, reader.cause
+                    why = "" if cause is None else f"; last: {cause.name()}: {cause}"
+                    late = RequestTimedOut(
+                        f"{reader.name}: its position is not known after {late_ms} ms{why}"
                     )
+                    raise late from cause
 
     async def beginning_offsets(self, partitions: Iterable[GivenPartition]) -> dict[TopicPartition, Offset]:
         """The first offset of each of these."""

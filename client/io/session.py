@@ -253,14 +253,17 @@ class Session:
             raise InvalidRequest(f"a topic's name is text, not {name!r}")
         backoff = self.backoff(self._timeout_ms(timeout))
         absent_until_ms = self._now_ms() + ABSENT_MS
+        why = ""
         while True:
-            error: TidelogError = RequestTimedOut(f"topic {name!r} is not known in time")
+            error: TidelogError = RequestTimedOut(f"topic {name!r} is not known in time{why}")
             try:
                 async with self._within(backoff, error):
                     await self.refresh([name], newer=backoff.attempts > 0)
             except TidelogError as failed:
                 if advice(failed) is Advice.FATAL:
                     raise
+                if failed is not error:
+                    why = f"; last: {failed.name()}: {failed}"
                 error = failed
             known = self.cluster.topics.get(name)
             if known is not None:
@@ -495,8 +498,9 @@ class Session:
                 if advice(error) is Advice.FATAL:
                     raise
                 on_retry(error)
+                # That no controller leads says more than that the time has run out.
                 if not (isinstance(late, NoController) and isinstance(error, RequestTimedOut)):
-                    late = error  # that no controller leads says more than that the time has run out
+                    late = self.connections.nobody(self.cluster.brokers) or error
                 await self._pause(backoff, late)
 
     async def _somebody(self, but: BrokerId, backoff: Backoff, late: TidelogError) -> BrokerId:
@@ -513,7 +517,7 @@ class Session:
                     await self.refresh((), newer=True)
         if not self.cluster.brokers:
             raise ConnectionFailed("no broker of the cluster is alive, the one that answered says")
-        raise ConnectionFailed(f"none of {len(self.cluster.brokers)} brokers can be reached")
+        raise connections.nobody(self.cluster.brokers) or late.anew()
 
     # ── time ──────────────────────────────────────────────────────────────────────────────────────
 

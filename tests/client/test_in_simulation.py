@@ -176,14 +176,19 @@ def test_an_operation_without_controllers_ends_within_its_time(stage: Stage) -> 
 
 
 def test_an_operation_without_brokers_ends_within_its_time_and_says_why(stage: Stage) -> None:
+    addresses: list[str] = []
+
     async def create(client: Client) -> None:
+        addresses.extend(f"{each.host}:{each.port}: " for each in client.cluster.brokers.values())
         for host in stage.cluster.hosts.values():
             host.kill()
         await client.admin.create_topics("orders", timeout=3)
 
     began = stage.world.now
-    with pytest.raises(ConnectionFailed):
+    with pytest.raises(ConnectionFailed, match="no broker can be reached") as caught:
         stage.run(create)
+    assert len(addresses) == 3
+    assert all(address in str(caught.value) for address in addresses)
     assert 2 < stage.world.now - began < 5
 
 

@@ -425,6 +425,15 @@ async def test_a_client_may_be_closed_while_it_starts(turns: int) -> None:
         assert loop.time() - began < 2
 
 
+async def test_a_topic_that_nobody_tells_of_says_who_was_asked(brokers: Scripted) -> None:
+    async with brokers.client(request_timeout_ms=100) as client:
+        brokers.mute = {ONE, TWO}
+        with pytest.raises(
+            RequestTimedOut, match=r"'bills' is not known in time; last: .*no broker can be reached"
+        ):
+            await client.topic("bills", timeout=0.35)
+
+
 async def test_who_is_cancelled_while_it_starts_leaves_it_to_others_who_wait(brokers: Scripted) -> None:
     client = brokers.client()
     first, second = asyncio.ensure_future(client.start()), asyncio.ensure_future(client.start())
