@@ -10,6 +10,7 @@ from tests.client.consuming import batch
 from tests.client.nodes import Cluster, running, until
 from tests.client.scripted import ORDERS, Scripted
 from tidelog.client.admin import NewTopic
+from tidelog.client.fetching import Asked, Fetching
 from tidelog.client.io.client import Client
 from tidelog.client.io.consumer import Consumer, OffsetAndTimestamp
 from tidelog.client.records import PartitionPosition
@@ -36,7 +37,7 @@ from tidelog.protocol.messages import (
     PartitionFetched,
 )
 from tidelog.protocol.records import Record
-from tidelog.protocol.types import BrokerId, TopicPartition
+from tidelog.protocol.types import BrokerId, Buffer, TopicPartition
 
 ONE = BrokerId(1)
 FIRST, SECOND, THIRD = (TopicPartition("orders", index) for index in range(3))
@@ -367,7 +368,10 @@ async def test_when_a_leader_dies_reading_goes_on_with_the_next_one(cluster: Clu
             ]
 
 
-async def test_a_replica_in_the_consumers_rack_is_read_from(nothing_left: None) -> None:  # noqa: ARG001
+async def test_a_replica_in_the_consumers_rack_is_read_from(
+    nothing_left: None,  # noqa: ARG001 -- it ends after this
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with running(3) as cluster, cluster.client(rack="rack-2") as client:
         await client.admin.create_topics(NewTopic("orders", assignment=[[1, 2, 3]]))
         async with client.producer() as producer, earliest(client) as consumer:
@@ -376,6 +380,58 @@ async def test_a_replica_in_the_consumers_rack_is_read_from(nothing_left: None) 
             await until(
                 lambda: consumer._fetching.readers[FIRST].nearby == 2, "the leader has named the replica"
             )
+            fetching, came_by = consumer._fetching, list[int]()
+
+            def answered(asked: Asked, reply: FetchReply, data: Buffer, now_ms: float) -> bool:
+                came_by.extend([asked.broker] * bool(data))
+                return Fetching.answered(fetching, asked, reply, data, now_ms)
+
+            monkeypatch.setattr(fetching, "answered", answered)
+            await producer.send("orders", b"w")
+            assert (await take(consumer, 1))[0].value == b"w"
+            assert came_by == [2]
+
+
+@pytest.mark.parametrize("level", ["read_uncommitted", "read_committed"])
+async def test_without_transactions_both_isolation_levels_read_the_same(client: Client, level: str) -> None:
+    async with earliest(client, isolation_level=level) as consumer:
+        assert len(await take(consumer, 200)) == 200
+        ends = await consumer.end_offsets([FIRST, SECOND, THIRD])
+    assert list(ends.values()) == [100, 100, 0]
+
+
+OPTIONS = [
+    ({"isolation_level": "read_committed"}, "isolation", 1),
+    ({"isolation_level": "read_uncommitted"}, "isolation", 0),
+    ({"fetch_min_bytes": 77}, "min_bytes", 77),
+    ({"fetch_max_wait_ms": 7}, "max_wait_ms", 7),
+]
+
+
+@pytest.mark.parametrize(("options", "field", "value"), OPTIONS)
+async def test_what_an_option_says_is_what_brokers_are_asked(
+    nothing_left: None,  # noqa: ARG001 -- it ends after this
+    options: dict[str, Any],
+    field: str,
+    value: int,
+) -> None:
+    async with Scripted() as brokers:
+        fetched(brokers, entry(batch(0, 1)))
+        async with brokers.client() as client, earliest(client, **options) as consumer:
+            await take(consumer, 1)
+        asked = [request for _, request in brokers.asked if isinstance(request, Fetch)]
+        assert getattr(asked[0], field) == value
+
+
+async def test_so_many_records_come_at_once_as_the_consumer_was_made_for(client: Client) -> None:
+    async with earliest(client, max_poll_records=7) as consumer:
+        found = await consumer.getmany(timeout=10)
+        assert sum(map(len, found.values())) == 7
+
+
+async def test_there_is_no_other_isolation_level(client: Client) -> None:
+    with pytest.raises(InvalidConfig, match="dirty"):
+        earliest(client, isolation_level="dirty")
 
 
 # ── bad times ─────────────────────────────────────────────────────────────────────────────────────────

@@ -21,6 +21,7 @@ from tidelog.protocol.errors import (
     MessageTooLarge,
     NotEnoughReplicas,
     RequestTimedOut,
+    TidelogError,
     UnknownTopicOrPartition,
     Unsupported,
 )
@@ -201,6 +202,17 @@ async def test_many_send_at_once_and_wait_for_room_in_the_order_of_coming(client
         )
         assert [metadata.offset for metadata in found] == list(range(200))
         assert producer.metrics()["producer_buffered_bytes"] == 0
+
+
+async def test_a_topic_is_looked_for_as_long_as_a_producer_may_block(scripted: Scripted) -> None:
+    async with scripted.client() as client:
+        scripted.mute = {ONE}
+        producer, loop = client.producer(max_block_ms=100), asyncio.get_running_loop()
+        began = loop.time()
+        with pytest.raises(TidelogError, match="is not known in time"):
+            await producer.send("orders", b"v")
+        assert 0.09 < loop.time() - began < 2
+        await producer.close()
 
 
 async def test_transactions_say_that_they_are_not_there_yet(scripted: Scripted) -> None:
