@@ -1,6 +1,7 @@
 """The Python client against three brokers that are processes of their own, beside Kafka's Python clients.
 
     writing    records of 100 B, acks=all, three replicas: one by one (`enqueue`), as columns (`send_many`), by `tidelog.sync`
+    bytes      records of 1 KB as columns: acks=all with three replicas, in small and large batches; acks=1 with one
     reading    the same as objects (`async for`, `getmany`) and as columns (`batches`)
     latency    one record at a time; the same while a consumer reads at full speed, in this loop and in another process
     requests   one record each, 64 in flight, with three replicas and with one
@@ -40,6 +41,9 @@ VALUE = b"x" * 100
 COLUMN = 10_000
 MANY = 5000
 _TURNS = 6
+KILOBYTE = b"x" * 1024
+_AT_ONCE = 4
+"""So many calls of `send_many` are under way: one is encoded while others are written."""
 PEERS = client_peers.interpreter()
 
 
@@ -57,7 +61,12 @@ class _Bench:
         """Topics, and records to read."""
         admin = self._client.admin
         await admin.create_topics(
-            NewTopic("write", 12, 3), NewTopic("read", 12, 1), NewTopic("one", 1, 3), NewTopic("alone", 1, 1)
+            NewTopic("write", 12, 3),
+            NewTopic("read", 12, 1),
+            NewTopic("one", 1, 3),
+            NewTopic("alone", 1, 1),
+            NewTopic("bytes", 12, 3),
+            NewTopic("bytes-alone", 12, 1),
         )
         async with self._client.producer() as producer:
             for _ in range(max(self._records // COLUMN, 1)):
@@ -67,7 +76,7 @@ class _Bench:
 
     async def take(self) -> Readings:
         """All rows once."""
-        readings = await self._writing()
+        readings = await self._writing() | await self._bytes()
         readings |= await self._reading()
         readings |= await self._latency()
         for topic in ("one", "alone"):
@@ -95,6 +104,29 @@ class _Bench:
                 return max(count // COLUMN // 2, 1) * 2 * COLUMN
 
             return await _timed("enqueue", enqueue) | await _timed("send_many", send_many)
+
+    async def _bytes(self) -> Readings:
+        """Megabytes of values a second."""
+        values, calls = [KILOBYTE] * 1000, self._settings.count(100, 4) // _AT_ONCE
+        readings: Readings = {}
+        for name, topic, acks, batch_size in (
+            ("bytes 64K", "bytes", "all", 65_536),
+            ("bytes 1M", "bytes", "all", 1 << 20),
+            ("bytes alone", "bytes-alone", 1, 65_536),
+        ):
+            options = {"acks": acks, "batch_size": batch_size, "max_request_size": 4 << 20}
+            async with self._client.producer(**options) as producer:
+                await producer.send_many(topic, values)  # it warms up
+                began = time.perf_counter()
+
+                async def some(producer: tidelog.Producer = producer, topic: str = topic) -> None:
+                    for _ in range(calls):
+                        await producer.send_many(topic, values)
+
+                await asyncio.gather(*(some() for _ in range(_AT_ONCE)))
+                seconds = time.perf_counter() - began
+            readings[name] = calls * _AT_ONCE * len(values) * len(KILOBYTE) / seconds / 1e6
+        return readings
 
     async def _reading(self) -> Readings:
         readings: Readings = {}
@@ -280,6 +312,8 @@ def _begin(settings: Settings) -> Iterator[Round]:
                 peer = RawPeer(raw.port)
                 pieces = settings.count(2000, 10)
                 seconds = peer.send(65_536, pieces)
+                large = settings.count(200, 4)
+                readings["raw bytes"] = large * (1 << 20) / peer.send(1 << 20, large) / 1e6
                 peer.close()
                 readings["raw"] = pieces * 65_536 / len(VALUE) / seconds / 1e6
                 if PEERS:
@@ -351,7 +385,27 @@ ROWS = (
         "confluent produce_batch",
         Goal("ratio", False, 0.67, "GOALS S2"),
     ),
+    *(
+        Row(name, "MB/s", figure, "raw bytes", "raw loopback", goal)
+        for name, figure, goal in (
+            ("1 KB, 3 replicas, batches of 64 KB", "bytes 64K", Goal("figure", True, 380, "GOALS S3")),
+            ("... as a part of the loopback's rate", "bytes 64K", Goal("ratio", True, 0.1, "GOALS S3")),
+            ("... batches of 1 MB", "bytes 1M", Goal("figure", True, 628, "GOALS S3")),
+            ("... as a part of it, batches of 1 MB", "bytes 1M", Goal("ratio", True, 0.1, "GOALS S3")),
+            ("1 KB, 1 replica, acks=1", "bytes alone", Goal("ratio", True, 0.3, "GOALS S4")),
+        )
+    ),
     Row("async for", _RATE, "async for", "raw", "raw loopback", Goal("figure", True, 4, "GOALS S5")),
+    *(
+        _peer(
+            f"... beside {beside}", _RATE, "async for", name, beside, Goal("ratio", True, bound, "GOALS S5")
+        )
+        for name, beside, bound in (
+            ("consume", "confluent consume(10k)", 1.5),
+            ("poll", "confluent poll", 2.5),
+            ("aio for", "aiokafka async for", 7),
+        )
+    ),
     *(
         _peer(
             f"... CPU, beside {beside}",
@@ -370,6 +424,14 @@ ROWS = (
     Row("getmany", _RATE, "getmany", "raw", "raw loopback"),
     Row("batches", _RATE, "batches", "raw", "raw loopback", Goal("figure", True, 14, "GOALS S6")),
     _peer(
+        "... beside confluent",
+        _RATE,
+        "batches",
+        "consume",
+        "confluent consume(10k)",
+        Goal("ratio", True, 5, "GOALS S6"),
+    ),
+    _peer(
         "... CPU, beside confluent",
         _CPU,
         "batches cpu",
@@ -384,6 +446,9 @@ ROWS = (
         "rpc p50",
         "bare call",
         Goal("ratio", False, 4, "GOALS S7"),
+    ),
+    Row(
+        "... p50 by itself", "ms", "send p50", "rpc p50", "bare call", Goal("figure", False, 0.5, "GOALS S7")
     ),
     Row("... p99", "ms", "send p99", "rpc p99", "bare call", Goal("figure", False, 2, "GOALS S7")),
     Row(
