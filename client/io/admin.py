@@ -243,12 +243,14 @@ class Admin(GroupAdmin):
         return await self._any(DescribeQuorum(), DescribeQuorumReply, self._deadline_s(timeout))
 
     async def describe_log_dirs(
-        self, *brokers: BrokerId, topics: Iterable[str] = (), timeout: float | None = None
+        self, *brokers: int, topics: Iterable[str] = (), timeout: float | None = None
     ) -> dict[BrokerId, tuple[LogDirectory, ...]]:
         """The data directories of these brokers, or of all that are alive: their room, and what each log takes, of these
         topics or of all.
         """
-        return await describe_log_dirs(self._session, brokers, topics, self._deadline_s(timeout))
+        return await describe_log_dirs(
+            self._session, map(BrokerId, brokers), topics, self._deadline_s(timeout)
+        )
 
     # ── offsets ───────────────────────────────────────────────────────────────────────────────────
 

@@ -207,9 +207,9 @@ class Producer(_Facade[QueuedProducer]):
         """`with producer.transaction()`: not there yet."""
         self._inner.transaction()
 
-    def send_offsets(self, *_given: object, **_named: object) -> NoReturn:
+    def send_offsets(self, *_given: object, **_named: object) -> None:
         """Offsets that are committed with a transaction: not there yet."""
-        return self._thread.call(self._inner.send_offsets)
+        self._thread.call(self._inner.send_offsets)
 
     def metrics(self) -> Mapping[str, float]:
         """Figures, by names that say what they count."""

@@ -114,8 +114,8 @@ class _Bench:
             ("bytes 1M", "bytes", "all", 1 << 20),
             ("bytes alone", "bytes-alone", 1, 65_536),
         ):
-            options = {"acks": acks, "batch_size": batch_size, "max_request_size": 4 << 20}
-            async with self._client.producer(**options) as producer:
+            sized = {"batch_size": batch_size, "max_request_size": 4 << 20}
+            async with self._client.producer(acks=acks, config=sized) as producer:
                 await producer.send_many(topic, values)  # it warms up
                 began = time.perf_counter()
 

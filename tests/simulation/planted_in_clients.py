@@ -73,8 +73,8 @@ def what_was_asked_before_a_seek_counts(plant: pytest.MonkeyPatch) -> None:
             self.version = version
 
     def planted(self: Fetching, asked: Asked, *rest: object) -> bool:
-        for place, (reader, version, _) in asked.readers.items():
-            asked.readers[place] = reader, version, reader.offset
+        for place, (reader, version, _, epoch) in asked.readers.items():
+            asked.readers[place] = reader, version, reader.offset, epoch
         return answered(self, asked, *rest)  # type: ignore[arg-type]
 
     plant.setattr(Reader, "seek", seek_quietly)
