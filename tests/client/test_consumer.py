@@ -1,14 +1,15 @@
 """The consumer on real sockets: against real brokers, and against ones that do what real ones do too seldom."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
+from tests.client.answering import entry, fetched, offsets
 from tests.client.consuming import batch
 from tests.client.nodes import Cluster, running, until
-from tests.client.scripted import ORDERS, Scripted
+from tests.client.scripted import Scripted
 from tidelog.client.admin import NewTopic
 from tidelog.client.fetching import Asked, Fetching
 from tidelog.client.io.client import Client
@@ -16,7 +17,6 @@ from tidelog.client.io.consumer import Consumer, OffsetAndTimestamp
 from tidelog.client.records import PartitionPosition
 from tidelog.protocol.errors import (
     ClientClosed,
-    ConnectionFailed,
     CorruptMessage,
     InvalidConfig,
     InvalidRequest,
@@ -26,15 +26,11 @@ from tidelog.protocol.errors import (
     UnknownTopicOrPartition,
     UnsupportedVersion,
 )
-from tidelog.protocol.io import Incoming
 from tidelog.protocol.messages import (
     EpochEndsReply,
     Fetch,
     FetchReply,
     ListOffsets,
-    ListOffsetsReply,
-    OffsetFound,
-    PartitionFetched,
 )
 from tidelog.protocol.records import Record
 from tidelog.protocol.types import BrokerId, Buffer, TopicPartition
@@ -445,46 +441,6 @@ async def scripted(nothing_left: None) -> AsyncIterator[Scripted]:  # noqa: ARG0
         yield brokers
 
 
-def offsets(brokers: Scripted, incoming: Incoming) -> None:
-    """Partitions begin at 0; nothing else is answered."""
-    if isinstance(incoming.message, ListOffsets):
-        found = tuple(
-            OffsetFound(each.topic_id, each.index, offset=0) for each in incoming.message.partitions
-        )
-        incoming.reply(ListOffsetsReply(found))
-    else:
-        brokers.unanswered.append(incoming)
-
-
-def fetched(brokers: Scripted, *answers: tuple[FetchReply, bytes]) -> None:
-    """Answer one fetch of partition 0 after the other so; others are told soon that there is nothing."""
-    left = list(answers)
-
-    def handle(_broker: BrokerId, incoming: Incoming) -> None:
-        asked = incoming.message
-        if not isinstance(asked, Fetch):
-            offsets(brokers, incoming)
-        elif left and any(each.index == 0 and each.fetch_offset < 4 for each in asked.partitions):
-            reply, data = left.pop(0)
-            incoming.reply(reply, data)
-        else:
-            asyncio.get_running_loop().call_later(0.02, nothing, incoming)
-
-    brokers.handler = handle
-
-
-def nothing(incoming: Incoming) -> None:
-    """There is nothing to fetch."""
-    if not incoming.closed:
-        incoming.reply(FetchReply())
-
-
-def entry(data: bytes = b"", **more: Any) -> tuple[FetchReply, bytes]:
-    """An answer about partition 0."""
-    told = PartitionFetched(ORDERS, 0, records_size=len(data), **{"high_watermark": 10, **more})
-    return FetchReply((told,)), data
-
-
 async def test_a_damaged_batch_is_an_error_with_its_place_and_the_batch_is_fetched_again(
     scripted: Scripted,
 ) -> None:
@@ -538,68 +494,6 @@ async def test_a_broker_that_never_answers_is_asked_again_and_positions_are_not_
             await consumer.position(FIRST)
         assert scripted.count(ListOffsets) >= 2
         assert await consumer.getmany(timeout=0.1) == {}
-
-
-async def polled(consumer: Consumer) -> object:
-    """What a program does that looks at something else as well."""
-    while not (found := await consumer.getmany(timeout=0.05)):
-        pass
-    return found
-
-
-READS: dict[str, Callable[[Consumer], Awaitable[object]]] = {
-    "getone": lambda consumer: consumer.getone(),
-    "for": anext,
-    "batches": lambda consumer: anext(consumer.batches()),
-    "short polls": polled,
-}
-
-
-@pytest.mark.parametrize("read", READS.values(), ids=READS)
-@pytest.mark.parametrize("silent", [False, True], ids=["away", "silent"])
-async def test_who_reads_is_told_when_no_broker_answers_and_goes_on_when_one_does(
-    nothing_left: None,  # noqa: ARG001 -- it ends after this
-    read: Callable[[Consumer], Awaitable[object]],
-    silent: bool,
-) -> None:
-    async with Scripted(2) as brokers:
-        fetched(brokers)
-        async with brokers.client(request_timeout_ms=100) as client:
-            consumer = earliest(
-                client, request_timeout_ms=100, default_api_timeout_ms=300, fetch_max_wait_ms=0
-            )
-            await consumer.position(FIRST)
-            addresses = brokers.bootstrap.split(",")
-            if silent:
-                brokers.mute = set(brokers.nodes)
-            else:
-                for node in brokers.nodes.values():
-                    await node.__aexit__(None, None, None)
-            for _ in (1, 2):
-                with pytest.raises(
-                    (ConnectionFailed, RequestTimedOut), match="no broker has answered"
-                ) as told:
-                    await asyncio.wait_for(read(consumer), 5)
-                assert all(address in str(told.value) for address in addresses)
-            if silent:
-                fetched(brokers, entry(batch(0, 1)))
-                brokers.mute = set()
-                await asyncio.wait_for(read(consumer), 5)
-            await consumer.close()
-
-
-async def test_who_reads_waits_as_long_as_some_broker_answers(
-    nothing_left: None,  # noqa: ARG001 -- it ends after this
-) -> None:
-    async with Scripted(2) as brokers:
-        fetched(brokers)
-        async with brokers.client() as client:
-            consumer = earliest(client, default_api_timeout_ms=300)
-            await consumer.position(FIRST)
-            await brokers.nodes[ONE].__aexit__(None, None, None)  # the leader
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(consumer.getone(), 0.8)
-            await consumer.close()
 
 
 async def test_a_broker_that_answers_something_else_is_asked_again(scripted: Scripted) -> None:
