@@ -49,6 +49,8 @@ class Chores:
         self._give_up = give_up
         self._bounds = bounds
         self._appended = asyncio.Event()
+        self._interval = asyncio.Event()
+        """Set when it may have become another one how often preferred leaders are looked for."""
 
     def begin(self) -> list[Coroutine[Any, Any, None]]:
         """What goes on until the leadership ends."""
@@ -63,6 +65,7 @@ class Chores:
     def appended(self) -> None:
         """Something has been decided: perhaps somebody leads now, or nobody does any more."""
         self._appended.set()
+        self._interval.set()
 
     async def _watch(self) -> None:
         """Fence who is silent, one per turn: looked for when somebody may be, since whoever is heard has more time."""
@@ -94,11 +97,20 @@ class Chores:
                     self._give_up()
 
     async def _rebalance(self) -> None:
+        looked_ms = self._now_ms()
         while True:
             settings = self._active.image.configs
             interval_s = number(settings, CLUSTER, "", "leader.imbalance.check.interval.seconds")
-            await asyncio.sleep(float(interval_s or 300))
-            await self._drive(self._active.rebalance())
+            due_ms = looked_ms + 1000 * float(interval_s or 300)
+            if (wait_ms := due_ms - self._now_ms()) > 0:
+                # What is appended may be that the interval is another one.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout((wait_ms + 0.5) / 1000):
+                        await self._interval.wait()
+                self._interval.clear()
+            else:
+                await self._drive(self._active.rebalance())
+                looked_ms = self._now_ms()
 
     async def _recover(self) -> None:
         while True:

@@ -226,6 +226,62 @@ def test_the_preferred_leader_leads_again_when_it_is_told_to(world: World) -> No
     assert again.error == ElectionNotNeeded.code
 
 
+def order(office: Office, **settings: str) -> None:
+    """Set these for the whole cluster."""
+    configs = tuple(ConfigAlter(key.replace("_", "."), value) for key, value in settings.items())
+    [entry] = office.ask(AlterConfigs((ResourceAlter("cluster", "", configs),))).resources
+    assert not entry.error, entry
+
+
+def led_by_others(office: Office) -> list[Place]:
+    """Four partitions that broker 1 should lead: it has been away, others lead them, and it is back in sync."""
+    places = office.create(*[(1, 2, 3)] * 4)
+    office.cluster.stop(1)
+    office.cluster.start(1)
+    office.cluster.until(lambda: all(office.settled(place, 1, 2, 3)() for place in places), 20)
+    assert all(office.state(place).leader != 1 for place in places)
+    return places
+
+
+def test_preferred_leaders_get_their_partitions_back_as_soon_as_it_is_looked_for(world: World) -> None:
+    office = Office(world)
+    order(office, leader_imbalance_check_interval_seconds="1000000")
+    places = led_by_others(office)
+    office.cluster.pass_time(10)
+    assert all(office.state(place).leader != 1 for place in places)
+    order(office, leader_imbalance_check_interval_seconds="1")
+    office.cluster.until(lambda: all(office.state(place).leader == 1 for place in places), 5)
+    office.cluster.until(office.cluster.converged, 20)
+    office.do(lambda client: client.learn(TOPIC))
+    for place in places:
+        office.produce(place, 10)
+    office.reads_all(*places)
+
+
+def test_nobody_gets_partitions_back_where_that_is_switched_off(world: World) -> None:
+    office = Office(world)
+    order(office, leader_imbalance_check_interval_seconds="1", auto_leader_rebalance_enable="false")
+    places = led_by_others(office)
+    office.cluster.pass_time(10)
+    assert all(office.state(place).leader != 1 for place in places)
+    order(office, auto_leader_rebalance_enable="true")
+    office.cluster.until(lambda: all(office.state(place).leader == 1 for place in places), 5)
+
+
+def test_nobody_gets_partitions_back_who_lacks_no_more_than_it_may(world: World) -> None:
+    office = Office(world)
+    order(office, leader_imbalance_check_interval_seconds="1", leader_imbalance_per_broker_percentage="100")
+    places = led_by_others(office)
+    more = (ReplicaPlaces((BrokerId(1), BrokerId(2), BrokerId(3))),) * 4
+    [entry] = office.ask(CreatePartitions((NewPartitions(TOPIC, 8, more),))).topics
+    assert not entry.error, entry
+    order(office, leader_imbalance_per_broker_percentage="50")  # four of eight
+    office.cluster.pass_time(10)
+    assert all(office.state(place).leader != 1 for place in places)
+    order(office, leader_imbalance_per_broker_percentage="49")
+    office.cluster.until(lambda: all(office.state(place).leader == 1 for place in places), 5)
+
+
 def lose_all_but_one_that_is_behind(office: Office, place: Place) -> None:
     """Broker 3 falls out of sync and misses records; then the others are gone for good."""
     office.produce(place, 20)
