@@ -24,7 +24,13 @@ import msgspec
 from tidelog.controller import turns
 from tidelog.controller.alterations import Alterations
 from tidelog.controller.batches import Answer
-from tidelog.controller.configs import alter_configs, describe_configs, topic_defaults, unfinished
+from tidelog.controller.configs import (
+    alter_configs,
+    describe_configs,
+    reaches_partitions,
+    topic_defaults,
+    unfinished,
+)
 from tidelog.controller.departures import unregister_broker
 from tidelog.controller.election import STEP, fence, lead_again, leave, leaving
 from tidelog.controller.facts import Fact, NothingHappened, PartitionCreated, ProducerIdsTaken
@@ -142,13 +148,13 @@ class Active:
             DeleteTopics: self._delete_topics,
             AllocateProducerIds: self._allocate,
             CreatePartitions: self._operation(partial(create_partitions, place=self._place_more)),
-            AlterConfigs: self._operation(alter_configs),
+            AlterConfigs: self._alter_configs,
             ElectLeaders: self._operation(self._elect_leaders),
             AlterReassignments: self._operation(alter_reassignments),
             UnregisterBroker: self._operation(unregister_broker),
             DescribeConfigs: lambda request, _: describe_configs(self.image, request, config.topics.by_key()),
             ListReassignments: lambda request, _: list_reassignments(self.image, request),
-            PlanMoves: lambda request, _: plan_moves(self.image, request),
+            PlanMoves: self._plan,
         }
 
     @property
@@ -262,14 +268,19 @@ class Active:
 
     def begin(self) -> Generator[None, None, None]:
         """What an earlier leadership may have left undone."""
-        while batches := unfinished(self.image, STEP):
-            for facts in batches:
-                self.append(facts)
-            yield
+        yield from self._finish()
         for broker in sorted(self.image.brokers):
             while self.image.live_epoch(broker) is not None and (facts := lead_again(self.image, broker)):
                 self.append(facts)
                 yield
+
+    def _finish(self) -> Generator[None, None, None]:
+        """What a change of `min.insync.replicas` has left undone; who is created meanwhile obeys it already."""
+        places = list(self.image.partitions)
+        for first in range(0, len(places), STEP):
+            for facts in unfinished(self.image, places[first : first + STEP]):
+                self.append(facts)
+            yield
 
     def idle(self) -> None:
         """Nothing has happened for a while: say so, that one can see who is behind."""
@@ -409,6 +420,18 @@ class Active:
             return reply
 
         return carry_out
+
+    def _alter_configs(self, request: AlterConfigs, now_ms: int) -> Steps:
+        reply = yield from self._operation(alter_configs)(request, now_ms)
+        if reaches_partitions(request):
+            yield
+            yield from self._finish()
+        return msgspec.structs.replace(reply, metadata_offset=self._metadata.log.end_offset)
+
+    def _plan(self, request: PlanMoves, _now_ms: int) -> Steps:
+        yield  # many such requests may have come at once
+        reply = yield from plan_moves(self.image.copy(), request)
+        return reply
 
     def _place_more(self, topic_id: TopicId, first: int, partitions: int, factor: int) -> list[Replicas]:
         return place_new(self.image.brokers.values(), partitions, factor, Random(topic_id), first)

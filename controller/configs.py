@@ -1,13 +1,14 @@
 """Settings of a running cluster: what a change of them leads to, and what holds (design 4.9; DECISIONS 4, 10, 22).
 
-    AlterConfigs ──► checked, each resource by itself ──► ConfigChanged ──► partitions whose min_isr differs by it
+    AlterConfigs ──► checked, each resource by itself ──► ConfigChanged ──► partitions whose min_isr differs by it:
+                                                                            a topic's at once, others in `unfinished`
 
 What it keeps true:
 
 * All settings of a resource are taken, or none; what is refused changes nothing.
 * `min.insync.replicas` stands in the record of every partition, clamped to its replicas (D4, DECISIONS 10). The
-  setting itself comes first: if only some of the batches are committed, `unfinished` says what is missing, and a
-  controller that becomes active carries that out.
+  setting itself comes first: `unfinished` says what is missing then. The active controller carries that out in
+  steps after a change for the cluster, which reaches all partitions that there are, and when it becomes active.
 * `flush.mode` of a topic that exists cannot be changed: its logs do not say yet how they were written (ADR 73).
 
 Functions: they are given an image and answer facts.
@@ -15,12 +16,11 @@ Functions: they are given an image and answer facts.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from itertools import islice
 from typing import Final, NamedTuple
 
 from tidelog.controller.batches import Answer, in_batches
 from tidelog.controller.election import configured_min_isr, set_min_isr
-from tidelog.controller.facts import ConfigChanged, Fact
+from tidelog.controller.facts import ConfigChanged, Fact, Place
 from tidelog.controller.image import Image, PartitionState
 from tidelog.controller.topics import OF_GROUPS, TopicDefaults
 from tidelog.protocol.errors import (
@@ -55,6 +55,7 @@ from tidelog.protocol.settings import (
     TOPIC,
     UNCLEAN_RECOVERY,
     Settings,
+    canonical_key,
     changeable,
     checked,
     find,
@@ -80,6 +81,7 @@ class Altered(NamedTuple):
 
 def alter_configs(image: Image, request: AlterConfigs) -> Answer[AlterConfigsReply]:
     """The settings of some resources, one after the other."""
+    found = image
     named = [(entry.resource_type, entry.resource_name) for entry in request.resources]
     if len(set(named)) != len(named):
         raise InvalidRequest("the settings of a resource are given twice")
@@ -95,7 +97,7 @@ def alter_configs(image: Image, request: AlterConfigs) -> Answer[AlterConfigsRep
         units.append(facts)
         if facts and len(named) > 1:
             # What comes next may be about the same partitions: a topic, and the cluster.
-            image = image.copy()
+            image = image.copy() if image is found else image
             for fact in facts:
                 image.apply(fact)
     batches = [] if request.validate_only else in_batches(units)
@@ -121,8 +123,8 @@ def alter(image: Image, asked: ResourceAlter) -> Altered:
     ]
     warnings = [f"{FLUSH_MODE}: {FOR_NEW_TOPICS}"] if level == CLUSTER and FLUSH_MODE in wanted else []
     if MIN_ISR in wanted:
-        for topic in [name] if level == TOPIC else sorted(image.topic_ids):
-            facts += _set_min_isr(image, topic, settings)
+        if level == TOPIC:
+            facts += _set_min_isr(image, name, settings)
         warnings += _clamped(image, settings, level, name)
     return Altered(facts, "; ".join(warnings) or None)
 
@@ -203,17 +205,24 @@ def _clamped(image: Image, settings: Settings, level: str, name: str) -> list[st
     )
 
 
-def unfinished(image: Image, most: int | None = None) -> list[list[Fact]]:
-    """What a change of `min.insync.replicas` has left undone when its controller went: for whoever is active next.
+def reaches_partitions(request: AlterConfigs) -> bool:
+    """Whether it leaves something to be done that `unfinished` tells of."""
+    return not request.validate_only and any(
+        entry.resource_type == CLUSTER and any(canonical_key(each.key) == MIN_ISR for each in entry.configs)
+        for entry in request.resources
+    )
 
-    With `most`, of so many partitions, so that others are served meanwhile: ask again until nothing is left.
-    """
+
+def unfinished(image: Image, places: Iterable[Place] | None = None) -> list[list[Fact]]:
+    """What a change of `min.insync.replicas` has left undone, of all partitions or of those of these that there are."""
+    known = image.partitions
+    looked_at = known.values() if places is None else (known[place] for place in places if place in known)
     behind = (
         (p.place, configured)
-        for p in image.partitions.values()
+        for p in looked_at
         if p.min_isr != least_of(p, configured := configured_min_isr(image, p))
     )
-    return in_batches(set_min_isr(image, place, configured) for place, configured in islice(behind, most))
+    return in_batches(set_min_isr(image, place, configured) for place, configured in behind)
 
 
 def topic_defaults(image: Image, own: TopicDefaults) -> TopicDefaults:

@@ -31,16 +31,21 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import count
 from random import Random
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from tidelog.controller.facts import Place
 from tidelog.controller.image import BrokerState, Image, PartitionState
+from tidelog.controller.offers import Offers, Topics
 from tidelog.controller.topics import Replicas
+from tidelog.controller.turns import Steps, at_once
 from tidelog.protocol.errors import BrokerIdNotRegistered, InvalidReplicationFactor, UnknownTopicId
 from tidelog.protocol.types import BrokerId, TopicId
 
 Plan: TypeAlias = dict[Place, Replicas]
 """The partitions that are to be reassigned, and to whom, in order of preference; all others stay as they are."""
+
+STEP: Final = 200
+"""Partitions that are looked at in a turn."""
 
 
 class Cost(NamedTuple):
@@ -188,28 +193,26 @@ class _Step(NamedTuple):
     taker: BrokerId
 
 
-Find: TypeAlias = Callable[[BrokerId, BrokerId], Place | None]
-"""Something that the first one has and the second one may have instead."""
-
-
 Give: TypeAlias = Callable[[list[_Step]], None]
 """Do all of this; of a single step the partition may be another one."""
 
 
-def _even_out(load: dict[BrokerId, int], find: Find, give: Give) -> None:
+def _even_out(load: dict[BrokerId, int], offers: Offers, give: Give) -> Steps[None]:
     """Give from the fuller to the emptier, if need be by way of others, until no two differ by more than they must.
 
     Where it does not depend on other things who may have something, no distribution is more even than the one
     that has no such way left (Harvey et al., Semi-Matchings for Bipartite Graphs and Load Balancing, 2003).
     """
-    while path := _shortest_path(load, find):
+    while path := (yield from _shortest_path(load, offers)):
         give(path)
         load[path[0].giver] -= 1
         load[path[-1].taker] += 1
 
 
-def _shortest_path(load: Mapping[BrokerId, int], find: Find) -> list[_Step]:
+def _shortest_path(load: Mapping[BrokerId, int], offers: Offers) -> Steps[list[_Step]]:
     """From one of the fullest to somebody who has at least two less."""
+    if offers.tires(more=len(load)):
+        yield
     emptiest_first = sorted(load, key=lambda broker: (load[broker], broker))
     came_by: dict[BrokerId, _Step | None] = {}
     for source in reversed(emptiest_first):
@@ -222,7 +225,11 @@ def _shortest_path(load: Mapping[BrokerId, int], find: Find) -> list[_Step]:
         while queue:
             giver = queue.popleft()
             for taker in emptiest_first:
-                if taker in came_by or (what := find(giver, taker)) is None:
+                if taker in came_by:
+                    continue
+                if offers.tires():
+                    yield
+                if (what := offers.first((giver,), taker)) is None:
                     continue
                 came_by[taker] = _Step(what, giver, taker)
                 if load[taker] <= load[source] - 2:
@@ -251,41 +258,57 @@ def drain(image: Image, broker: BrokerId, spare: Collection[BrokerId] = ()) -> P
     Whoever replaces it takes its place in the order, in a rack that has as few of the partition as any, and is as
     little loaded as that allows. What a running reassignment takes away from it is not planned twice.
     """
+    return at_once(draining(image, broker, spare))
+
+
+def draining(image: Image, broker: BrokerId, spare: Collection[BrokerId] = ()) -> Steps[Plan]:
+    """The same in steps, of an image that stays as it is meanwhile."""
     held = [
         p
         for place in sorted(image.indexes.in_replicas.get(broker, ()))
         if broker in goal(p := image.partitions[place])
     ]
     if not held and broker not in image.brokers:
-        raise BrokerIdNotRegistered(f"broker {broker} is not registered and holds nothing")
+        raise BrokerIdNotRegistered(
+            f"broker {broker} is not registered and holds nothing; registered: {sorted(image.brokers)}"
+        )
     takers = [
         b for b in sorted(image.brokers) if image.live_epoch(b) is not None and b not in (broker, *spare)
     ]
-    options = {p.place: _replacements(image, p, broker, takers) for p in held}
+    options: dict[Place, Replicas] = {}
+    for p in held:
+        options[p.place] = _replacements(image, p, broker, takers)
+        if len(options) % STEP == 0:
+            yield
     stuck = [p for p in held if not options[p.place]]
     if stuck:
         raise _cannot_drain(image, broker, spare, takers, stuck)
     goals = [goal(p) for p in image.partitions.values()]
+    yield
     load = Counter(dict.fromkeys(takers, 0))
     load.update(r for replicas in goals for r in replicas if r in load)
     leads = Counter(replicas[0] for replicas in goals)
+    yield
     given: dict[BrokerId, dict[Place, None]] = {b: {} for b in takers}
-    for p in sorted(held, key=lambda p: goal(p)[0] != broker):
+    offers = Offers(lambda place, giver, taker: place in given[giver] and taker in options[place])
+    for done, p in enumerate(sorted(held, key=lambda p: goal(p)[0] != broker)):
         first = goal(p)[0] == broker
         taker = min(options[p.place], key=lambda b: (load[b], leads[b], b))
         given[taker][p.place] = None
+        offers.offer((taker,), p.place)
         load[taker] += 1
         leads[taker] += first
-
-    def find(giver: BrokerId, taker: BrokerId) -> Place | None:
-        return next((place for place in given[giver] if taker in options[place]), None)
+        if done % STEP == 0:
+            yield
 
     def give(path: list[_Step]) -> None:
         for step in path:
+            assert step.what in given[step.giver], step
             del given[step.giver][step.what]
             given[step.taker][step.what] = None
+            offers.offer((step.taker,), step.what)
 
-    _even_out(load, find, give)
+    yield from _even_out(load, offers, give)
     taken_by = {place: taker for taker, places in given.items() for place in places}
     return {p.place: tuple(taken_by[p.place] if r == broker else r for r in goal(p)) for p in held}
 
@@ -337,11 +360,19 @@ def balance(image: Image, topics: Iterable[TopicId] | None = None, spare: Collec
     a crowded one if there is an emptier one. Who is fenced keeps what it has, or is drained; who is in `spare` as
     well, for it has just been drained.
     """
+    return at_once(balancing(image, topics, spare))
+
+
+def balancing(
+    image: Image, topics: Iterable[TopicId] | None = None, spare: Collection[BrokerId] = ()
+) -> Steps[Plan]:
+    """The same in steps, of an image that stays as it is meanwhile."""
     chosen = sorted(image.partitions) if topics is None else _places(image, topics)
     layout = _Layout(image, chosen, spare)
+    yield
     movable = set(chosen)
     layout.count(goal(p) for place, p in image.partitions.items() if place not in movable)
-    layout.arrange()
+    yield from layout.arrange()
     return layout.plan()
 
 
@@ -350,7 +381,7 @@ def spread(image: Image, topics: Iterable[TopicId], spare: Collection[BrokerId] 
     plan: Plan = {}
     for topic_id in dict.fromkeys(topics):
         layout = _Layout(image, _places(image, [topic_id]), spare)
-        layout.arrange()
+        at_once(layout.arrange())
         plan |= layout.plan()
     return plan
 
@@ -377,8 +408,10 @@ class _Layout:
         """Of the living, by topic; dicts in place of sets, for their order."""
         self._load = dict.fromkeys(living, 0)
         self._leads = dict.fromkeys(living, 0)
-        self._in_balance: set[tuple[str | None, str | None]] = set()
-        """From the one rack to the other nothing can move, whoever holds it."""
+        self._offers = Offers(self._may_move)
+        self._topics = Topics(
+            lambda b: list(self._holds[b]), lambda b, topic: len(self._holds[b].get(topic, ()))
+        )
         for place, replicas in self._replicas.items():
             for r in replicas:
                 if r in self._holds:
@@ -394,33 +427,44 @@ class _Layout:
             if replicas[0] in self._leads:
                 self._leads[replicas[0]] += 1
 
-    def arrange(self) -> None:
+    def arrange(self) -> Steps[None]:
         """Leave crowded racks, then crowded brokers, then brokers that are the first too often."""
-        for place in self._replicas:
+        for done, place in enumerate(self._replicas):
             while step := self._out_of_a_crowded_rack(place):
                 self._move(step)
                 self._load[step.giver] -= 1
                 self._load[step.taker] += 1
-        _even_out(self._load, self._find, self._give)
-        self._arrange_leads()
+            if done % STEP == 0:
+                yield
+        for done, place in enumerate(self._replicas):
+            self._offer(place)
+            if done % STEP == 0:
+                yield
+        yield from _even_out(self._load, self._offers, self._give)
+        yield from self._arrange_leads()
 
-    def _arrange_leads(self) -> None:
+    def _arrange_leads(self) -> Steps[None]:
         leads: dict[BrokerId, dict[Place, None]] = {b: {} for b in self._leads}
+        can_lead = self._image.can_lead
+
+        def may(place: Place, giver: BrokerId, taker: BrokerId) -> bool:
+            return place in leads[giver] and taker in self._replicas[place] and can_lead(taker, place)
+
+        offers = Offers(may)
         for place, replicas in self._replicas.items():
             if replicas[0] in leads:
                 leads[replicas[0]][place] = None
-
-        def find(giver: BrokerId, taker: BrokerId) -> Place | None:
-            can_lead = self._image.can_lead
-            return next((p for p in leads[giver] if taker in self._replicas[p] and can_lead(taker, p)), None)
+                offers.offer((replicas[0],), place)
+        yield
 
         def give(path: list[_Step]) -> None:
             for place, giver, taker in path:
                 del leads[giver][place]
                 leads[taker][place] = None
+                offers.offer((taker,), place)
                 self._replicas[place] = (taker, *(r for r in self._replicas[place] if r != taker))
 
-        _even_out(self._leads, find, give)
+        yield from _even_out(self._leads, offers, give)
 
     def plan(self) -> Plan:
         """What is otherwise than it was."""
@@ -453,20 +497,17 @@ class _Layout:
             return None
         return _Step(place, giver, taker)
 
-    def _find(self, giver: BrokerId, taker: BrokerId) -> Place | None:
-        here, there = self._racks[giver], self._racks[taker]
-        if (here, there) in self._in_balance:
-            return None
-        for places in self._holds[giver].values():
-            for place in places:
-                if self._may_move(place, giver, taker):
-                    return place
-        if not any(self._keeps_spread(place, here, there) for place in self._replicas):
-            self._in_balance.add((here, there))
-        return None
+    def _offer(self, place: Place) -> None:
+        """It is where it was not, or may go where it could not go."""
+        for r in self._replicas[place]:
+            if r in self._holds:
+                self._offers.offer((r,), place)
+                self._offers.offer((r, place[0], self._replicas[place][0] == r), place)
 
     def _may_move(self, place: Place, giver: BrokerId, taker: BrokerId) -> bool:
-        return self._able(place, taker) and self._keeps_spread(place, self._racks[giver], self._racks[taker])
+        if giver not in self._replicas[place] or not self._able(place, taker):
+            return False
+        return self._keeps_spread(place, self._racks[giver], self._racks[taker])
 
     def _keeps_spread(self, place: Place, here: str | None, there: str | None) -> bool:
         return here == there or self._crowd(place, here) > self._crowd(place, there)
@@ -474,24 +515,23 @@ class _Layout:
     def _give(self, path: list[_Step]) -> None:
         for step in [self._best(path[0])] if len(path) == 1 else path:
             self._move(step)
+            self._offer(step.what)
+            holders = tuple(r for r in self._replicas[step.what] if r in self._holds)
+            self._topics.changed(step.what[0], givers=holders, lacks=step.giver)
 
     def _best(self, step: _Step) -> _Step:
         """Better still: of a topic of which the one has the most more than the other, and led by somebody else."""
         _, giver, taker = step
-        has, lacks = self._holds[giver], self._holds[taker]
-        for topic in sorted(has, key=lambda topic: (len(lacks.get(topic, ())) - len(has[topic]), topic)):
-            led: Place | None = None
-            for place in has[topic]:
-                if self._may_move(place, giver, taker):
-                    if self._replicas[place][0] != giver:
-                        return _Step(place, giver, taker)
-                    led = led or place
-            if led:
-                return _Step(led, giver, taker)
-        return step
+
+        def find(topic: TopicId) -> Place | None:
+            followed = self._offers.first((giver, topic, False), taker)
+            return followed or self._offers.first((giver, topic, True), taker)
+
+        return step._replace(what=self._topics.first(giver, taker, find) or step.what)
 
     def _move(self, step: _Step) -> None:
         place, giver, taker = step
+        assert giver in self._replicas[place], f"{step}, and {self._replicas[place]} have it"
         self._replicas[place] = tuple(taker if r == giver else r for r in self._replicas[place])
         topic = place[0]
         del self._holds[giver][topic][place]
@@ -501,5 +541,3 @@ class _Layout:
         if self._replicas[place][0] == taker and giver in self._leads:
             self._leads[giver] -= 1
             self._leads[taker] += 1
-        if self._racks[giver] != self._racks[taker]:
-            self._in_balance.clear()

@@ -28,6 +28,16 @@ def holding(steps: Generator[None, None, T]) -> Steps[T]:
         yield HOLDS
 
 
+def at_once(steps: Generator[object, None, T]) -> T:
+    """All of them, and nobody else's between."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            value: T = done.value
+            return value
+
+
 class Turns:
     """One node's. Whoever waits longest has the next step."""
 

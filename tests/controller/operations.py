@@ -260,12 +260,14 @@ class Operations:
     def _configure(self, key: str, value: str | None, *, torn: bool = False) -> None:
         level, name = self.rng.choice((("topic", "orders"), ("topic", "invoices"), (CLUSTER, "")))
         resource = ResourceAlter(level, name, (ConfigAlter(key, value),))
-        batches = self.modules.configs.alter_configs(self.book.image, AlterConfigs((resource,))).batches
+        request = AlterConfigs((resource,))
+        batches = self.modules.configs.alter_configs(self.book.image, request).batches
         if torn and batches:
             facts = batches[0]
-            self.book.carry_out(facts[: self.rng.randint(0, len(facts))])
-            batches = self.modules.configs.unfinished(self.book.image)
+            batches = [facts[: self.rng.randint(0, len(facts))]]
         self.carry_out(batches)
+        if torn or self.modules.configs.reaches_partitions(request):
+            self.carry_out(self.modules.configs.unfinished(self.book.image))
         for p in self.book.image.partitions.values() if key == MIN_ISR else ():
             # Who asks for less from now on has less to lose.
             self.data[p.place].strength = min(self.data[p.place].strength, p.min_isr)

@@ -15,7 +15,17 @@ from tidelog.controller.image import Image
 from tidelog.controller.metadata_log import MetadataLog
 from tidelog.controller.turns import HOLDS, Steps
 from tidelog.protocol.errors import RequestTimedOut
-from tidelog.protocol.messages import BrokerHeartbeat, CreateTopics, CreateTopicsReply, NewTopic, Reply
+from tidelog.protocol.messages import (
+    AlterConfigs,
+    BrokerHeartbeat,
+    ConfigAlter,
+    CreateTopics,
+    CreateTopicsReply,
+    NewTopic,
+    PlanMoves,
+    Reply,
+    ResourceAlter,
+)
 from tidelog.protocol.types import NO_BROKER, BrokerId, Epoch, Offset
 
 EPOCH = Epoch(7)
@@ -71,6 +81,15 @@ def finish(steps: Steps[Reply]) -> CreateTopicsReply:
             return cast("CreateTopicsReply", done.value)
 
 
+def one_more(steps: Steps[Reply]) -> Any:
+    """One step; what is answered, if it was the last one."""
+    try:
+        next(steps)
+    except StopIteration as done:
+        return done.value
+    return None
+
+
 def steps_until(log: Log, steps: Steps[Any], *, end: Offset) -> int:
     """How many it takes until the log has grown beyond there."""
     taken = 0
@@ -111,6 +130,35 @@ def test_of_two_heartbeats_of_a_broker_at_once_the_later_one_holds() -> None:
                 answers.append(done.value.error)
     assert answers == [RequestTimedOut.code, 0]
     assert not log.working.brokers[BrokerId(1)].low_space
+
+
+def test_what_the_cluster_is_told_reaches_many_partitions_in_steps_and_is_answered_then() -> None:
+    log = Log()
+    node = active(log)
+    finish(node.serve(create(2 * STEP + 1), 0))
+    change = ResourceAlter("cluster", "", (ConfigAlter("min.insync.replicas", "1"),))
+    steps, ends = node.serve(AlterConfigs((change,), quorum_epoch=EPOCH), 0), [log.end_offset]
+    while (reply := one_more(steps)) is None:
+        ends.append(log.end_offset)
+    assert max(after - before for before, after in pairwise(ends)) == STEP, ends
+    assert {p.min_isr for p in log.working.partitions.values()} == {1}
+    assert reply.metadata_offset == log.end_offset == ends[0] + 1 + 2 * STEP + 1
+
+
+def test_moves_are_planned_in_steps_on_what_was_so_when_it_was_asked_for() -> None:
+    log = Log()
+    node = active(log)
+    finish(node.serve(create(2 * STEP), 0))
+    log.book.register(4)
+    log.book.say(log.book.unfenced(4))
+    end = log.end_offset
+    steps, taken = node.serve(PlanMoves(quorum_epoch=EPOCH), 0), 0
+    while (reply := one_more(steps)) is None:
+        taken += 1
+        if taken == 3:
+            log.book.say(TopicRemoved(next(iter(log.working.topics))))
+    assert taken > 5
+    assert (reply.error, reply.metadata_offset, len(reply.moves)) == (0, end, 2 * STEP * 3 // 4)
 
 
 def test_of_two_who_create_the_same_topic_at_once_the_later_one_is_told() -> None:

@@ -44,8 +44,8 @@ IN_CONFIGS = (
     Bug("the cluster goes before the topic", "find(settings, TOPIC, topic, MIN_ISR)", 'find(settings, CLUSTER, "", MIN_ISR)'),
     Bug("min_isr only grows", "if p.min_isr != least_of(p, configured):", "if p.min_isr < least_of(p, configured):"),
     Bug("min_isr only shrinks", "if p.min_isr != least_of(p, configured):", "if p.min_isr > least_of(p, configured):"),
-    Bug("what was left undone stays so", "in islice(behind, most))", "in islice(behind, 0))"),
-    Bug("the cluster's topics are forgotten", "sorted(image.topic_ids):", "():"),
+    Bug("what was left undone stays so", "for place, configured in behind)", "for place, configured in [*behind][:0])"),
+    Bug("the cluster's topics are forgotten", "return not request.validate_only and any(", "return False and any("),
 )  # fmt: skip
 ELSEWHERE = (
     ("partitions", Bug("min_isr of the neighbour", "min_isr = configured_min_isr(image, first)", "min_isr = first.min_isr")),

@@ -4,12 +4,18 @@ import pytest
 
 from tests.controller.book import TOPIC
 from tests.controller.clusters import cluster, layout, racks_of
-from tidelog.controller.plans import plan_moves
+from tidelog.controller import plans
+from tidelog.controller.image import Image
+from tidelog.controller.turns import at_once
 from tidelog.protocol.errors import BrokerIdNotRegistered, TidelogError
-from tidelog.protocol.messages import PlanMoves
+from tidelog.protocol.messages import PlanMoves, PlanMovesReply
 from tidelog.protocol.types import NO_BROKER, BrokerId
 
 FOUR = racks_of([1, 1, 1, 1])
+
+
+def plan_moves(image: Image, request: PlanMoves) -> PlanMovesReply:
+    return at_once(plans.plan_moves(image, request))
 
 
 def test_a_plan_to_drain_a_broker_names_what_it_has_and_moves_nothing() -> None:
