@@ -79,6 +79,8 @@ class Cluster:
         self.racks = racks or {}
         self.brokers: dict[int, Broker] = {}
         """The node of each broker's last life."""
+        self._folded: dict[int, tuple[Broker, int]] = {}
+        """Up to where the image of each broker was compared, and in which of its lives."""
         self._looked_at: set[int] = set()
         """The brokers of which somebody has seen how they started."""
         self.quorum = {number: Host(f"c{number}", world) for number in range(1, controllers + 1)}
@@ -253,6 +255,10 @@ class Cluster:
         if number not in self._looked_at:
             self._looked_at.add(number)
             self._count_start(broker)
+        end = broker.observer.image.end_offset
+        if self._folded.get(number) != (broker, end):
+            self._folded[number] = broker, end
+            self.witness.follows(f"b{number}", broker.observer.image, self.nodes)
         life = number, host.life
         broken: tuple[str, ...] = ()
         if host.more_disks:

@@ -106,6 +106,14 @@ class Witness:
         self._look_at(number, seen)
         return True
 
+    def follows(self, who: str, image: Image, nodes: dict[int, Controller]) -> None:
+        """Somebody who follows has added that up: of what is committed, and to the same (I-44)."""
+        if image.end_offset > self.end:
+            self.look(nodes)
+        assert image.end_offset <= self.end, f"{who} counts on {image.end_offset}, {self.end} is committed"
+        self.counts["images of brokers"] += 1
+        self.ledger.saw(image.end_offset, image.to_bytes())
+
     @property
     def wary(self) -> bool:
         """Whether two hold leases: then time alone may bring news."""

@@ -62,6 +62,17 @@ def read_means_committed(plant: pytest.MonkeyPatch) -> None:
     plant.setattr(Observer, "fetched", planted)
 
 
+def followed_with_something_missing(plant: pytest.MonkeyPatch) -> None:
+    """A broker's image is not what the log adds up to: it has forgotten which producer ids were taken."""
+    take_in = Observer.fetched
+
+    def planted(self: Observer, controller: Any, epoch: int, high_watermark: int) -> Iterator[None]:
+        yield from take_in(self, controller, epoch, high_watermark)
+        self.image.next_producer_id = 0
+
+    plant.setattr(Observer, "fetched", planted)
+
+
 def votes_that_are_not_kept(plant: pytest.MonkeyPatch) -> None:
     """KAFKA-10527: a vote is answered and not on the disk."""
 
@@ -260,6 +271,9 @@ def votes_against_a_living_leader(plant: pytest.MonkeyPatch) -> None:
     """KIP-996: pre-votes are granted by who hears the leader."""
     plant.setattr(Quorum, "_would_vote", lambda *_: True)
 
+
+OF_BROKERS: list[Plant] = [read_means_committed, followed_with_something_missing]
+"""What those get wrong who follow: storms over brokers meet it."""
 
 IN_STORMS: list[Plant] = [
     answered_before_the_commit,

@@ -188,6 +188,8 @@ class Storm:
     def account(self) -> None:
         """All replicas are the same; what was acknowledged is there; what was read is there."""
         self.cluster.compare()
+        for broker in self.cluster.brokers.values():
+            broker.observer.image.check()
         final, starts = {}, {}
         for place in self.cluster.oracle.committed:
             final[place] = records(self.cluster, place)

@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 
 from tests.simulation.planted import CAUGHT, Plant
+from tests.simulation.planted_in_controllers import OF_BROKERS
 from tests.simulation.storms import Weather, storm
 from tidelog.testing.simulation.seeds import run_seed
 
@@ -16,6 +17,7 @@ OTHERS = tuple(range(100, 160))
 """Tried when the seeds that caught it last do not any more."""
 
 SHORT = partial(storm, weather=Weather(seconds=8, controllers=1))
+OF_THREE = partial(storm, weather=Weather(seconds=8, controllers=3))
 
 
 # A run that fails leaves tasks behind that were about to start: they are dropped with it.
@@ -26,6 +28,16 @@ def test_a_planted_bug_ends_a_storm_badly(plant: Plant, monkeypatch: pytest.Monk
     plant(monkeypatch)
     outcomes = map(partial(run_seed, SHORT), (*CAUGHT[plant], *OTHERS))
     assert any(outcome.failure for outcome in outcomes), f"{plant.__name__} survived"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.slow
+@pytest.mark.parametrize("plant", OF_BROKERS, ids=lambda plant: plant.__name__)
+def test_a_planted_bug_of_those_who_follow_ends_a_storm_over_brokers_badly(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    assert any(run_seed(OF_THREE, seed).failure for seed in OTHERS), f"{plant.__name__} survived"
 
 
 @pytest.mark.slow

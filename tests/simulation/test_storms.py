@@ -41,6 +41,7 @@ FLOORS = {
     "activations": 600,
     "deposed": 100,
     "tails cut": 40,
+    "images of brokers": 10_000,
     "starts after process": 500,
     "starts after host": 100,
     "recoveries that verified a tail": 500,
