@@ -34,6 +34,8 @@ class Seen:
     """What was known of a node when it was looked at last."""
 
     node: Controller
+    log_start: Offset = 0
+    """At its birth: where its own disk had the log begin."""
     turns: int = 0
     state: QuorumState | None = None
     high_watermark: Offset = 0
@@ -124,7 +126,7 @@ class Witness:
     def _born(self, number: int, node: Controller) -> Seen:
         log, before = node.metadata.log, self._durable[number]
         assert log.end_offset >= before, f"c{number} had {before} on its disk, and has {log}"
-        seen = Seen(node, state=self._promised.get(number))
+        seen = Seen(node, log.log_start, state=self._promised.get(number))
         self._leaders_now.discard(number)
         self.counts["lives"] += 1
         return seen
@@ -197,7 +199,8 @@ class Witness:
         """More is committed, as this node says."""
         metadata, before = seen.node.metadata, self.end
         upto = metadata.committed.end_offset
-        self.counts["snapshots loaded"] += metadata.log.log_start > seen.committed
+        # A log begins behind what was committed here only where somebody else's snapshot has taken its place.
+        self.counts["snapshots fetched"] += metadata.log.log_start > max(seen.committed, seen.log_start)
         for base, placed, batch in batches(metadata.log, seen.committed, upto):
             if base >= self.end:
                 assert base == self.end, (

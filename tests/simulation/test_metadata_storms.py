@@ -19,6 +19,7 @@ HAPPENED = (
         "tails cut",
         "folds",
         "snapshots",
+        "snapshots fetched",
     ),
     *("disks replaced", "fenced when it asked", "quorums of 1", "quorums of 3", "quorums of 5"),
 )

@@ -1,0 +1,113 @@
+"""Who was away for so long that the log begins later than it had read is brought a snapshot (I-67; 4.14)."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.simulation.controllers import Controllers
+from tests.simulation.test_controllers import ONE, TWO, asked, settled
+from tidelog.controller import archive
+from tidelog.controller.readers import Readers
+from tidelog.controller.snapshots import SnapshotConfig
+from tidelog.protocol.io import Incoming
+from tidelog.protocol.messages import FetchSnapshot
+from tidelog.protocol.types import Offset
+from tidelog.testing.simulation.world import World
+
+OFTEN = SnapshotConfig(metadata_log_max_record_bytes_between_snapshots=2000)
+
+
+@pytest.fixture(params=range(2))
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    """A world that is running."""
+    with World(request.param).running() as world:
+        yield world
+
+
+@pytest.fixture
+def pieces(monkeypatch: pytest.MonkeyPatch) -> list[Offset]:
+    """Where each piece begins that controllers are asked for."""
+    asked_for: list[Offset] = []
+    fetch_snapshot = Readers.fetch_snapshot
+
+    def seen(self: Readers, request: FetchSnapshot, incoming: Incoming, now_ms: int) -> None:
+        asked_for.append(request.position)
+        fetch_snapshot(self, request, incoming, now_ms)
+
+    monkeypatch.setattr(Readers, "fetch_snapshot", seen)
+    return asked_for
+
+
+def gone_for_long(quorum: Controllers, follower: int) -> Offset:
+    """A follower and member TWO are killed; the others go on until their logs begin behind what those had read."""
+    node, member = quorum.nodes[follower], quorum.members[TWO]
+    quorum.hosts[follower].kill()
+    quorum.member_hosts[TWO].kill()
+    had = max(node.metadata.log.end_offset, member.observer.log.end_offset)
+    for name in ("orders", "bills"):
+        assert not asked(quorum, quorum.members[ONE], quorum.members[ONE].create(name)).topics[0].error
+    quorum.until(lambda: quorum.leader.metadata.log.log_start > had, 60)
+    assert quorum.world.counts["snapshots fetched"] == 0
+    return had
+
+
+def caught_up(quorum: Controllers, follower: int, had: Offset) -> None:
+    """Both read all that there is, and know what the leader knows; neither has the log from where it was."""
+    quorum.until(quorum.settled, 20)
+    leader, copy = quorum.leader.metadata, quorum.nodes[follower].metadata
+    observer = quorum.members[TWO].observer
+    quorum.until(
+        lambda: leader.committed.end_offset == copy.committed.end_offset == observer.image.end_offset
+    )
+    assert min(copy.log.log_start, observer.log.log_start) > had
+    assert leader.committed.to_bytes() == copy.committed.to_bytes() == observer.image.to_bytes()
+    assert set(leader.committed.topic_ids) == {"orders", "bills"}
+    quorum.witness.folds(quorum.nodes[follower])
+    assert quorum.world.counts["snapshots fetched"] == 1
+
+
+def test_who_was_away_for_long_goes_on_from_a_snapshot_of_the_leaders(
+    world: World, pieces: list[Offset]
+) -> None:
+    quorum = settled(world, snapshots=OFTEN)
+    follower = quorum.others(quorum.until_active())[0]
+    had = gone_for_long(quorum, follower)
+    assert pieces == []
+    quorum.start(follower)
+    quorum.begin(TWO)
+    caught_up(quorum, follower, had)
+    assert pieces == [0, 0], "one for each of them"
+
+
+def test_a_controller_with_a_new_disk_goes_on_from_a_snapshot_too(world: World, pieces: list[Offset]) -> None:
+    quorum = settled(world, snapshots=OFTEN)
+    follower = quorum.others(quorum.until_active())[0]
+    had = gone_for_long(quorum, follower)
+    quorum.replace_disk_of(follower)
+    quorum.start(follower)
+    quorum.begin(TWO)
+    caught_up(quorum, follower, had)
+    assert pieces == [0, 0]
+    assert not quorum.nodes[follower].quorum.is_voter
+
+
+def test_a_snapshot_that_is_interrupted_is_fetched_from_its_first_byte(
+    world: World, pieces: list[Offset], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "PIECE_BYTES", 100)
+    quorum = settled(world, snapshots=OFTEN)
+    leader = quorum.until_active()
+    follower = quorum.others(leader)[0]
+    had = gone_for_long(quorum, follower)
+    for start in (lambda: quorum.start(follower), lambda: quorum.begin(TWO)):
+        pieces.clear()
+        start()
+        quorum.until(lambda: len(pieces) == 3)
+        for connection in world.network.connections(f"c{leader}"):
+            connection.reset()
+        quorum.until(lambda: pieces.count(0) == 2)
+        again = pieces.index(0, 1)
+        quorum.until(lambda again=again: len(pieces) == again + 3)  # type: ignore[misc]
+        assert pieces[:3] == pieces[again:] == [0, 100, 200]
+        quorum.until(lambda: world.counts["snapshots fetched"] == 1)
+    caught_up(quorum, follower, had)
