@@ -14,6 +14,7 @@ What it keeps true (I-15, I-16, I-18):
 
 from typing import NamedTuple
 
+from tidelog.controller.batches import check_distinct, label
 from tidelog.controller.election import alive_for, change_in
 from tidelog.controller.facts import Place
 from tidelog.controller.image import Image, PartitionState
@@ -58,9 +59,7 @@ class Alterations:
             raise StaleBrokerEpoch(
                 f"broker {request.broker_id} proposed under epoch {request.broker_epoch}, {known} is registered"
             )
-        places = [(alter.topic_id, alter.index) for alter in request.partitions]
-        if len(set(places)) != len(places):
-            raise InvalidRequest("a partition is proposed for twice")
+        check_distinct(label(image, (alter.topic_id, alter.index)) for alter in request.partitions)
         return [self._decide(image, request.broker_id, alter) for alter in request.partitions]
 
     def _decide(self, image: Image, sender: BrokerId, alter: PartitionAlter) -> Decision:

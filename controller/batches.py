@@ -10,7 +10,9 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from tidelog.controller.facts import BATCH_BYTES_MAX, FACTS_MAX, Fact
+from tidelog.controller.facts import BATCH_BYTES_MAX, FACTS_MAX, Fact, Place
+from tidelog.controller.image import Image
+from tidelog.protocol.errors import InvalidRequest
 from tidelog.protocol.messages import Reply
 
 R = TypeVar("R", bound=Reply)
@@ -32,6 +34,21 @@ class Answer(Generic[R]):
 
     batches: list[list[Fact]]
     reply: R
+
+
+def check_distinct(names: Iterable[str]) -> None:
+    """What a request names it names once; else InvalidRequest says what is named twice."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise InvalidRequest(f"{name} is named twice: once is accepted")
+        seen.add(name)
+
+
+def label(image: Image, place: Place) -> str:
+    """A partition as operators name it; by its topic's id, where that is not known."""
+    topic = image.topics.get(place[0])
+    return f"{topic.name if topic else place[0].hex()}-{place[1]}"
 
 
 def in_batches(units: Iterable[Sequence[Fact]]) -> list[list[Fact]]:

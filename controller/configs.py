@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from tidelog.controller.batches import Answer, in_batches
+from tidelog.controller.batches import Answer, check_distinct, in_batches
 from tidelog.controller.election import configured_min_isr, set_min_isr
 from tidelog.controller.facts import ConfigChanged, Fact, Place
 from tidelog.controller.image import Image, PartitionState
@@ -83,8 +83,7 @@ def alter_configs(image: Image, request: AlterConfigs) -> Answer[AlterConfigsRep
     """The settings of some resources, one after the other."""
     found = image
     named = [(entry.resource_type, entry.resource_name) for entry in request.resources]
-    if len(set(named)) != len(named):
-        raise InvalidRequest("the settings of a resource are given twice")
+    check_distinct(f"{level} {name}".rstrip() for level, name in named)
     units: list[list[Fact]] = []
     entries = []
     for entry in request.resources:

@@ -23,7 +23,7 @@ What it keeps true (I-3, I-4, I-18, I-23, I-54), beyond what `image.flaw_of` say
 Functions, and nothing else: they are given an image and answer facts; nothing changes until those are committed.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
@@ -193,11 +193,14 @@ def new_partition(
     min_isr: int,
     *,
     flush_group: bool,
+    living: Collection[BrokerId] = (),
 ) -> PartitionState:
     """A partition as it begins: whoever is alive is in sync, for there is nothing to lack."""
     isr = tuple(filter(alive, replicas))
     if not isr:
-        raise InvalidReplicaAssignment(f"none of the brokers {list(replicas)} of partition {index} is alive")
+        raise InvalidReplicaAssignment(
+            f"none of the brokers {list(replicas)} of partition {index} is alive: it must be one of {list(living)}"
+        )
     least = min(min_isr, len(replicas))
     return PartitionState(topic_id, index, replicas, isr, isr[0], min_isr=least, flush_group=flush_group)
 

@@ -10,12 +10,12 @@ those are answered where something was to be done.
 
 from collections.abc import Mapping, Sequence
 
-from tidelog.controller.batches import Answer, in_batches
+from tidelog.controller.batches import Answer, check_distinct, in_batches, label
 from tidelog.controller.election import elect_anyway, elect_preferred
 from tidelog.controller.facts import Fact, PartitionChanged, Place
 from tidelog.controller.image import Image
 from tidelog.controller.reassignment import partition_of
-from tidelog.protocol.errors import InvalidRequest, TidelogError
+from tidelog.protocol.errors import TidelogError
 from tidelog.protocol.messages import ElectLeaders, ElectLeadersReply, PartitionElected
 from tidelog.protocol.messages.shapes import ENTRIES_MAX
 from tidelog.protocol.types import BrokerId
@@ -48,8 +48,7 @@ def elect_leaders(
 def _places(image: Image, request: ElectLeaders) -> list[Place]:
     if request.partitions is not None:
         places = [(entry.topic_id, entry.index) for entry in request.partitions]
-        if len(set(places)) != len(places):
-            raise InvalidRequest("a partition is named twice")
+        check_distinct(label(image, place) for place in places)
         return places
     if request.unclean:
         return sorted(image.indexes.leaderless)

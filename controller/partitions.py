@@ -11,7 +11,7 @@ then on, which the answer says.
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
-from tidelog.controller.batches import Answer, in_batches
+from tidelog.controller.batches import Answer, check_distinct, in_batches
 from tidelog.controller.election import alive_for, configured_min_isr, new_partition
 from tidelog.controller.facts import Fact
 from tidelog.controller.image import Image, PartitionState
@@ -19,7 +19,6 @@ from tidelog.controller.topics import OF_GROUPS, PARTITIONS_MAX, Replicas
 from tidelog.protocol.errors import (
     InvalidPartitions,
     InvalidReplicaAssignment,
-    InvalidRequest,
     PolicyViolation,
     TidelogError,
     UnknownTopicOrPartition,
@@ -46,9 +45,7 @@ def create_partitions(
     image: Image, request: CreatePartitions, place: PlaceMore
 ) -> Answer[CreatePartitionsReply]:
     """More partitions for some topics, each topic by itself."""
-    names = [topic.name for topic in request.topics]
-    if len(set(names)) != len(names):
-        raise InvalidRequest("a topic is named twice")
+    check_distinct(topic.name for topic in request.topics)
     units: list[list[Fact]] = []
     entries = []
     for topic in request.topics:
@@ -87,10 +84,12 @@ def add_partitions(image: Image, topic: NewPartitions, place: PlaceMore) -> list
     min_isr = configured_min_isr(image, first)
     # What the topic's other partitions do, and not what is configured by now for topics that are to be made.
     flush_group = first.flush_group
+    living = [b for b in sorted(image.brokers) if image.live_epoch(b) is not None]
     facts: list[Fact] = []
     for index, each in enumerate(replicas, len(there)):
         alive = alive_for(image, (topic_id, index))
-        facts.append(new_partition(topic_id, index, each, alive, min_isr, flush_group=flush_group).created())
+        state = new_partition(topic_id, index, each, alive, min_isr, flush_group=flush_group, living=living)
+        facts.append(state.created())
     if len(in_batches([facts])) > 1:
         raise InvalidPartitions(
             f"{topic.name}: {more} partitions of {factor} replicas are too many to be made at once"

@@ -21,13 +21,12 @@ partition looks whether it has come.
 
 from collections.abc import Iterable, Sequence
 
-from tidelog.controller.batches import Answer, in_batches
+from tidelog.controller.batches import Answer, check_distinct, in_batches, label
 from tidelog.controller.election import Assignment, alive_for, change, configured_min_isr
 from tidelog.controller.facts import ConfigChanged, Fact, Place
 from tidelog.controller.image import Image, PartitionState
 from tidelog.protocol.errors import (
     InvalidReplicaAssignment,
-    InvalidRequest,
     NoReassignmentInProgress,
     TidelogError,
     UnknownTopicId,
@@ -48,8 +47,7 @@ from tidelog.protocol.types import NO_BROKER, BrokerId
 def alter_reassignments(image: Image, request: AlterReassignments) -> Answer[AlterReassignmentsReply]:
     """Some moves, each by itself; the throttle goes before them."""
     places = [(entry.topic_id, entry.index) for entry in request.partitions]
-    if len(set(places)) != len(places):
-        raise InvalidRequest("a partition is moved twice")
+    check_distinct(label(image, place) for place in places)
     entries = []
     then: dict[Place, PartitionState] = {}
     units: list[list[Fact]] = []
@@ -72,7 +70,14 @@ def partition_of(image: Image, place: Place) -> PartitionState:
     """The partition, if there is one."""
     p = image.partitions.get(place)
     if p is None:
-        raise UnknownTopicId(f"there is no partition {place[1]} of topic {place[0].hex()}")
+        topic = image.topics.get(place[0])
+        if topic is None:
+            raise UnknownTopicId(
+                f"there is no partition {place[1]} of topic {place[0].hex()}: no topic has that id"
+            )
+        raise UnknownTopicId(
+            f"there is no partition {place[1]} of {topic.name}: it has {topic.partitions}, numbered from 0"
+        )
     return p
 
 

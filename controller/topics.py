@@ -39,6 +39,12 @@ the number nor that it is compacted can be changed without losing groups."""
 PARTITIONS_MAX: Final = FACTS_MAX // 2
 """Partitions of a topic that is created at once: they fit into one batch with its settings."""
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_TAKEN: Final = {
+    ".": "a directory could not have it",
+    "..": "a directory could not have it",
+    METADATA.topic: "it is that of the controllers' own log",
+}
+"""Names that the rule would allow, and why they cannot be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,22 +74,34 @@ def create_topic(
     image: Image, topic: NewTopic, topic_id: TopicId, place: PlaceNew, defaults: TopicDefaults
 ) -> list[Fact]:
     """The facts of a new topic, all for one batch."""
-    if not _NAME.fullmatch(topic.name) or topic.name in {".", "..", METADATA.topic}:
-        raise InvalidTopic(f"{topic.name!r} cannot be the name of a topic")
-    if topic.name in image.topic_ids:
-        raise TopicAlreadyExists(f"{topic.name} has the id {image.topic_ids[topic.name].hex()}")
+    _check_name(image, topic.name)
     configs = _configs(topic)
     min_isr = int(configs.get(MIN_ISR) or image.configs.get(("cluster", "", MIN_ISR)) or defaults.min_isr)
     flush_mode = (
         configs.get(FLUSH_MODE) or image.configs.get(("cluster", "", FLUSH_MODE)) or defaults.flush_mode
     )
     facts: list[Fact] = [TopicCreated(topic_id, topic.name)]
+    living = [b for b in sorted(image.brokers) if image.live_epoch(b) is not None]
     facts += [ConfigChanged("topic", topic.name, key, value) for key, value in configs.items()]
     for index, replicas in enumerate(_assignment(image, topic, place, defaults)):
         alive = alive_for(image, (topic_id, index))
-        state = new_partition(topic_id, index, replicas, alive, min_isr, flush_group=flush_mode == "group")
+        group = flush_mode == "group"
+        state = new_partition(topic_id, index, replicas, alive, min_isr, flush_group=group, living=living)
         facts.append(state.created())
     return facts
+
+
+def _check_name(image: Image, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise InvalidTopic(
+            f"{name!r} cannot be the name of a topic: it must be 1 to 249 of letters, digits, '.', '_' and '-'"
+        )
+    if name in _TAKEN:
+        raise InvalidTopic(f"{name!r} cannot be the name of a topic: {_TAKEN[name]}")
+    if name in image.topic_ids:
+        raise TopicAlreadyExists(
+            f"there is a topic {name} already, with the id {image.topic_ids[name].hex()}"
+        )
 
 
 def remove_topic(image: Image, name: str, topic_id: TopicId | None) -> list[Fact]:
@@ -103,7 +121,8 @@ def _assignment(
     if topic.assignment:
         if topic.partitions or topic.replication_factor:
             raise InvalidReplicaAssignment(
-                f"{topic.name}: an assignment says how many there are, nothing else does"
+                f"{topic.name}: an assignment says how many there are: with it partitions={topic.partitions} and "
+                f"replication_factor={topic.replication_factor} must both be 0"
             )
         given = [entry.replicas for entry in topic.assignment]
         _check_count(topic, len(given))
@@ -131,8 +150,8 @@ def _check_assignment(image: Image, topic: NewTopic, given: Sequence[Replicas]) 
         strangers = [broker for broker in replicas if broker not in image.brokers]
         if not replicas or strangers or len(set(replicas)) != len(replicas) or len(replicas) != len(given[0]):
             raise InvalidReplicaAssignment(
-                f"{topic.name}: partition {index} is given to {list(replicas)}: distinct registered brokers, and "
-                f"as many for every partition"
+                f"{topic.name}: partition {index} is given to {list(replicas)}: it must be "
+                f"{max(len(given[0]), 1)} distinct brokers of {sorted(image.brokers)}, as many as of partition 0"
             )
 
 

@@ -171,7 +171,7 @@ def test_of_two_who_create_the_same_topic_at_once_the_later_one_is_told() -> Non
     (made,), (refused,) = finish(one).topics, finish(other).topics
     assert (made.error, made.partitions) == (0, STEP + 1)
     assert refused.message is not None
-    assert "wide has the id" in refused.message
+    assert "there is a topic wide already, with the id" in refused.message
     assert len(log.working.partitions_of(made.topic_id or b"")) == STEP + 1
 
 

@@ -211,7 +211,7 @@ def test_a_stranger_is_refused_as_a_whole() -> None:
 
 def test_two_proposals_for_one_partition_are_refused_as_a_whole() -> None:
     world = World()
-    with pytest.raises(InvalidRequest):
+    with pytest.raises(InvalidRequest, match="-0 is named twice: once is accepted"):
         world.alterations.decide(world.book.image, world.request(world.alter(1), world.alter(1, 2, seq=2)))
 
 

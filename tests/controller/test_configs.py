@@ -284,7 +284,7 @@ def test_what_is_not_possible_is_refused(
 
 
 def test_a_resource_is_given_once() -> None:
-    with pytest.raises(InvalidRequest):
+    with pytest.raises(InvalidRequest, match="topic orders is named twice: once is accepted"):
         alter(Book(partition((1, 2))), asked(ORDERS), asked(ORDERS))
 
 

@@ -95,7 +95,7 @@ def test_what_is_only_validated_is_told_and_not_done() -> None:
 
 
 def test_a_partition_is_named_once() -> None:
-    with pytest.raises(InvalidRequest):
+    with pytest.raises(InvalidRequest, match="orders-1 is named twice: once is accepted"):
         elect(three(), of(1, 1))
 
 

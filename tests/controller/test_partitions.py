@@ -128,7 +128,7 @@ def test_the_log_of_groups_keeps_its_partitions_or_groups_would_not_be_found_aga
 
 
 def test_a_topic_is_named_once() -> None:
-    with pytest.raises(InvalidRequest):
+    with pytest.raises(InvalidRequest, match="orders is named twice: once is accepted"):
         create(Book(partition((1, 2))), NewPartitions("orders", 2), NewPartitions("orders", 3))
 
 

@@ -257,7 +257,7 @@ IMPOSSIBLE: dict[str, tuple[PartitionMove, type[TidelogError], str]] = {
         NoReassignmentInProgress,
         "partition 0 is not being moved: [1, 2, 3] hold it",
     ),
-    "no partition": (to(1, index=7), UnknownTopicId, "no partition 7"),
+    "no partition": (to(1, index=7), UnknownTopicId, "no partition 7 of orders: it has 1, numbered from 0"),
 }
 
 
@@ -278,7 +278,7 @@ def test_who_shuts_down_may_keep_what_it_has() -> None:
 
 
 def test_a_partition_is_moved_once_in_a_request() -> None:
-    with pytest.raises(InvalidRequest):
+    with pytest.raises(InvalidRequest, match="orders-0 is named twice: once is accepted"):
         alter(Book(partition((1, 2)), live=FIVE), to(1), to(2))
 
 

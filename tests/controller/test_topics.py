@@ -65,35 +65,37 @@ def test_who_is_fenced_is_a_replica_out_of_sync() -> None:
     assert [(p.leader, p.isr) for p in book.image.partitions_of(OTHER)] == [(2, (2,)), (3, (3,))]
 
 
-IMPOSSIBLE: dict[str, tuple[NewTopic, type[TidelogError]]] = {
-    "no name": (NewTopic(""), InvalidTopic),
-    "a path": (NewTopic("a/b"), InvalidTopic),
-    "the folder above": (NewTopic(".."), InvalidTopic),
-    "the metadata log": (NewTopic("__metadata"), InvalidTopic),
-    "a name that is taken": (NewTopic("orders"), TopicAlreadyExists),
-    "too many partitions": (NewTopic("new", PARTITIONS_MAX + 1), InvalidPartitions),
-    "more replicas than brokers": (NewTopic("new", 1, 4), InvalidReplicationFactor),
-    "a number and an assignment": (NewTopic("new", 1, assignment=places((1,))), InvalidReplicaAssignment),
-    "an empty assignment": (NewTopic("new", assignment=places(())), InvalidReplicaAssignment),
-    "a broker twice": (NewTopic("new", assignment=places((1, 1))), InvalidReplicaAssignment),
-    "a stranger": (NewTopic("new", assignment=places((1, 9))), InvalidReplicaAssignment),
-    "uneven replicas": (NewTopic("new", assignment=places((1, 2), (1,))), InvalidReplicaAssignment),
-    "nobody alive": (NewTopic("new", assignment=places((4,))), InvalidReplicaAssignment),
-    "no number": (NewTopic("new", configs=configs(min_insync_replicas="two")), InvalidConfig),
-    "nobody in sync": (NewTopic("new", configs=configs(min_insync_replicas="0")), InvalidConfig),
-    "an unknown flush mode": (NewTopic("new", configs=configs(flush_mode="maybe")), InvalidConfig),
-    "an unknown setting": (NewTopic("new", configs=configs(retentin_ms="1")), InvalidConfig),
-    "no time": (NewTopic("new", configs=configs(retention_ms="long")), InvalidConfig),
-    "a setting twice": (NewTopic("new", configs=configs(flush_mode="async") * 2), InvalidConfig),
-}
+IMPOSSIBLE: dict[str, tuple[NewTopic, type[TidelogError], str]] = {
+    "no name": (NewTopic(""), InvalidTopic, "'' cannot be the name of a topic: it must be 1 to 249 of letters, digits, '.', '_' and '-'"),
+    "a path": (NewTopic("a/b"), InvalidTopic, "'a/b' cannot be .*: it must be 1 to 249 of letters"),
+    "the folder above": (NewTopic(".."), InvalidTopic, r"'\.\.' cannot be .*: a directory could not have it"),
+    "the metadata log": (NewTopic("__metadata"), InvalidTopic, "cannot be .*: it is that of the controllers' own log"),
+    "a name that is taken": (NewTopic("orders"), TopicAlreadyExists, f"there is a topic orders already, with the id {TOPIC.hex()}"),
+    "too many partitions": (NewTopic("new", PARTITIONS_MAX + 1), InvalidPartitions, "new: 5001 partitions, at most 5000 are made at once"),
+    "more replicas than brokers": (NewTopic("new", 1, 4), InvalidReplicationFactor, "new: 4 replicas need as many brokers, 3 are registered"),
+    "a number and an assignment": (NewTopic("new", 1, assignment=places((1,))), InvalidReplicaAssignment, "partitions=1 and replication_factor=0 must both be 0"),
+    "an empty assignment": (NewTopic("new", assignment=places(())), InvalidReplicaAssignment, r"partition 0 is given to \[\]: it must be 1 distinct brokers of \[1, 2, 3, 4\]"),
+    "a broker twice": (NewTopic("new", assignment=places((1, 1))), InvalidReplicaAssignment, r"partition 0 is given to \[1, 1\]: it must be 2 distinct"),
+    "a stranger": (NewTopic("new", assignment=places((1, 9))), InvalidReplicaAssignment, r"given to \[1, 9\]: it must be 2 distinct brokers of \[1, 2, 3, 4\]"),
+    "uneven replicas": (NewTopic("new", assignment=places((1, 2), (1,))), InvalidReplicaAssignment, r"partition 1 is given to \[1\]: it must be 2 .* as many as of partition 0"),
+    "nobody alive": (NewTopic("new", assignment=places((4,))), InvalidReplicaAssignment, r"none of the brokers \[4\] of partition 0 is alive: it must be one of \[1, 2, 3\]"),
+    "no number": (NewTopic("new", configs=configs(min_insync_replicas="two")), InvalidConfig, "min.insync.replicas=two: it must be a whole number from 1"),
+    "nobody in sync": (NewTopic("new", configs=configs(min_insync_replicas="0")), InvalidConfig, "min.insync.replicas=0: it must be a whole number from 1"),
+    "an unknown flush mode": (NewTopic("new", configs=configs(flush_mode="maybe")), InvalidConfig, "flush.mode=maybe: it must be"),
+    "an unknown setting": (NewTopic("new", configs=configs(retentin_ms="1")), InvalidConfig, "retentin.ms: there is no such setting; the nearest is retention.ms"),
+    "no time": (NewTopic("new", configs=configs(retention_ms="long")), InvalidConfig, "retention.ms=long: it must be"),
+    "a setting twice": (NewTopic("new", configs=configs(flush_mode="async") * 2), InvalidConfig, "new: flush.mode is given twice"),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("topic", "error"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
-def test_what_is_not_possible_is_refused(topic: NewTopic, error: type[TidelogError]) -> None:
+@pytest.mark.parametrize(("topic", "error", "told"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+def test_what_is_not_possible_is_refused_and_says_what_is(
+    topic: NewTopic, error: type[TidelogError], told: str
+) -> None:
     book = Book(partition((1, 2)), live=(1, 2, 3), fenced=(4,))
     if topic.replication_factor == 4:
         book = Book(partition((1, 2)))
-    with pytest.raises(error):
+    with pytest.raises(error, match=told):
         create(book, topic)
 
 
