@@ -171,6 +171,7 @@ class Indexes:
     in_elr: dict[BrokerId, set[Place]] = field(default_factory=dict)
     in_replicas: dict[BrokerId, set[Place]] = field(default_factory=dict)
     leaderless: set[Place] = field(default_factory=set)
+    moving: set[Place] = field(default_factory=set)
 
     @classmethod
     def of(cls, partitions: Iterable[PartitionState]) -> "Indexes":
@@ -186,7 +187,7 @@ class Indexes:
             {broker: set(places) for broker, places in index.items()}
             for index in (self.in_isr, self.in_elr, self.in_replicas)
         )
-        return Indexes(isr, elr, replicas, set(self.leaderless))
+        return Indexes(isr, elr, replicas, set(self.leaderless), set(self.moving))
 
     def enter(self, state: PartitionState) -> None:
         """A partition has this state."""
@@ -194,8 +195,7 @@ class Indexes:
         for index, brokers in self._of(state):
             for broker in brokers:
                 _enter(index, broker, place)
-        if state.leader == NO_BROKER:
-            self.leaderless.add(place)
+        self._mark(state)
 
     def leave(self, state: PartitionState) -> None:
         """It had this state until now."""
@@ -204,6 +204,7 @@ class Indexes:
             for broker in brokers:
                 _leave(index, broker, place)
         self.leaderless.discard(place)
+        self.moving.discard(place)
 
     def move(self, before: PartitionState, after: PartitionState) -> None:
         """It had one state until now and has another: where nothing differs, nothing is done."""
@@ -216,10 +217,12 @@ class Indexes:
                 for broker in new:
                     if broker not in old:
                         _enter(index, broker, place)
-        if after.leader == NO_BROKER:
-            self.leaderless.add(place)
-        elif before.leader == NO_BROKER:
-            self.leaderless.discard(place)
+        self._mark(after)
+
+    def _mark(self, state: PartitionState) -> None:
+        place = state.place
+        (self.leaderless.add if state.leader == NO_BROKER else self.leaderless.discard)(place)
+        (self.moving.add if state.adding or state.removing else self.moving.discard)(place)
 
     def _of(
         self, state: PartitionState
@@ -349,12 +352,8 @@ class Image:
 
     def become(self, later: "Image") -> Changes:
         """Say from now on what another image says, and what is different by that."""
-        changes = Changes(
-            tuple(_different(self.partitions, later.partitions)),
-            tuple(_different(self.brokers, later.brokers)),
-            tuple(_different(self.topics, later.topics)),
-            tuple(_different(self.configs, later.configs)),
-        )
+        pairs = ((getattr(self, name), getattr(later, name)) for name in Changes._fields)
+        changes = Changes(*(tuple(_different(*pair)) for pair in pairs))
         twin = later.copy()
         for name in self.__slots__:
             setattr(self, name, getattr(twin, name))

@@ -165,7 +165,7 @@ def _check_guard(image: Image, p: PartitionState, replicas: Iterable[BrokerId]) 
 
 def moving(image: Image) -> list[PartitionState]:
     """The partitions that are being moved, in order."""
-    return sorted((p for p in image.partitions.values() if p.adding or p.removing), key=lambda p: p.place)
+    return [image.partitions[place] for place in sorted(image.indexes.moving)]
 
 
 def list_reassignments(image: Image, request: ListReassignments) -> ListReassignmentsReply:
@@ -198,6 +198,6 @@ def _throttle(image: Image, asked: int | None, then: dict[Place, PartitionState]
 
 def throttle_ends(image: Image) -> list[Fact]:
     """What is to be said when partitions have changed: without moves there is no throttle (KAFKA-13392)."""
-    if (CLUSTER, "", MOVE_RATE) not in image.configs or moving(image):
+    if (CLUSTER, "", MOVE_RATE) not in image.configs or image.indexes.moving:
         return []
     return [ConfigChanged(CLUSTER, "", MOVE_RATE, None)]

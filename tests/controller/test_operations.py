@@ -37,8 +37,8 @@ IN_MOVES = (
     Bug("a cancel keeps who was to come", "_assigned(image, p, Assignment(original(p)))", "_assigned(image, p, Assignment(p.replicas))"),
     Bug("who comes is in sync at once", "then = change(p, p.isr, alive", "then = change(p, (*p.isr, *assignment.adding), alive"),
     Bug("who goes has gone at once", "Assignment((*target, *removing), adding, removing)", "Assignment(tuple(target), adding, ())"),
-    Bug("a throttle for ever", "not in image.configs or moving(image):", "not in image.configs or True:"),
-    Bug("a throttle that ends with the first move", "not in image.configs or moving(image):", "not in image.configs:"),
+    Bug("a throttle for ever", "not in image.configs or image.indexes.moving:", "not in image.configs or True:"),
+    Bug("a throttle that ends with the first move", "not in image.configs or image.indexes.moving:", "not in image.configs:"),
 )  # fmt: skip
 IN_CONFIGS = (
     Bug("the cluster goes before the topic", "find(settings, TOPIC, topic, MIN_ISR)", 'find(settings, CLUSTER, "", MIN_ISR)'),

@@ -323,7 +323,9 @@ def test_a_throttle_begins_with_a_move_and_ends_with_the_last() -> None:
     ok(book, to(4), to(5, index=1), throttle_bytes_s=1000)
     assert (book.image.configs, listed(book).throttle_bytes_s) == ({RATE: "1000"}, 1000)
     in_sync(book, 1, 2, 3, 4)
+    known, book.image.partitions = book.image.partitions, {}  # what it costs does not grow with them
     assert throttle_ends(book.image) == []
+    book.image.partitions = known
     ok(book, back(index=1))
     book.carry_out(throttle_ends(book.image))
     assert book.image.configs == {}
@@ -362,8 +364,8 @@ BUGS = (
     Bug("who shuts down loses what it has", "if r not in p.replicas and image.brokers[r].shutting_down", "if image.brokers[r].shutting_down"),
     Bug("validated and done", "[] if request.validate_only else in_batches([throttle, *units])", "in_batches([throttle, *units])"),
     Bug("a throttle without a move", "if value is not None and not begun and", "if False and"),
-    Bug("a throttle for ever", "or moving(image):", "or True:"),
-    Bug("a throttle that ends with the first move", " or moving(image):", ":"),
+    Bug("a throttle for ever", "or image.indexes.moving:", "or True:"),
+    Bug("a throttle that ends with the first move", " or image.indexes.moving:", ":"),
     Bug("who is waited for is not told", "not image.can_lead(r, p.place)", "False"),
     Bug("those who leave are preferred", "Assignment((*target, *removing), adding, removing)", "Assignment((*removing, *target), adding, removing)"),
 )  # fmt: skip
