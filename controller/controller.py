@@ -25,7 +25,7 @@ from tidelog.controller.ballot import Ballot
 from tidelog.controller.chores import Chores
 from tidelog.controller.config import ControllerConfig
 from tidelog.controller.contacts import Contacts
-from tidelog.controller.description import describe_quorum
+from tidelog.controller.description import describe_quorum, who_leads
 from tidelog.controller.facts import (
     METADATA,
     METADATA_TOPIC_ID,
@@ -554,9 +554,7 @@ class Controller:
             self._early.append(incoming)
             return
         if active is None:
-            raise NotController(
-                f"controller {self.node_id} is not active, {self.quorum.leader_id} leads the quorum"
-            )
+            raise NotController(f"controller {self.node_id} is not active, {who_leads(self.quorum)}")
         if type(message) not in active.serves:
             raise UnsupportedVersion(f"a controller does not serve {type(message).__name__}")
         if isinstance(message, BrokerHeartbeat) and not self.quorum.holds_lease(now_ms):

@@ -50,6 +50,13 @@ def describe_quorum(
     )
 
 
+def who_leads(quorum: Quorum) -> str:
+    """As far as this controller knows, in words."""
+    if quorum.leader_id == NO_BROKER:
+        return "nobody is known to lead the quorum"
+    return f"{quorum.leader_id} leads the quorum"
+
+
 def _refusal(
     request: DescribeQuorum, quorum: Quorum, addresses: Mapping[BrokerId, Address]
 ) -> DescribeQuorumReply:

@@ -193,9 +193,9 @@ class Quorum:
         self._rng = rng
         self._failed = 0
         self._ended: Epoch = NO_EPOCH
+        """The epoch whose leader has said that it leads no more; others may not know yet, and say that it does."""
         self._gone: Epoch = NO_EPOCH
         """The epoch whose leader was found gone: who only heard of it once does not bring it back."""
-        """Its leader has said that it leads no more; others may not know yet, and say that it does."""
         first_ms = 0 if self.voters == (me,) else rng.uniform(0, FIRST_ELECTION_MS)
         self.role: Role = Unattached(now_ms + first_ms)
 

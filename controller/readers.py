@@ -7,6 +7,7 @@ committed: what is not means nothing to it, and so it hears of a change once. Ea
 
 from typing import Final
 
+from tidelog.controller.description import who_leads
 from tidelog.controller.facts import METADATA, METADATA_TOPIC_ID
 from tidelog.controller.metadata_log import MetadataLog
 from tidelog.controller.progress import Progress
@@ -148,7 +149,7 @@ class Readers:
             raise UnknownLeaderEpoch(f"the fetch names epoch {believed}, this controller knows {epoch}")
         if not self._quorum.leads:
             raise NotLeaderOrFollower(
-                f"controller {self._quorum.me} does not lead in epoch {epoch}, {self._quorum.leader_id} does"
+                f"controller {self._quorum.me} does not lead in epoch {epoch}, {who_leads(self._quorum)}"
             )
 
 

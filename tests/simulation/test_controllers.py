@@ -256,6 +256,11 @@ def test_a_request_to_a_follower_is_refused_and_says_who_leads(world: World) -> 
     beat = BrokerHeartbeat(BrokerId(ONE), quorum.members[ONE].epoch, quorum.nodes[leader].epoch, 0)
     why = quorum.result(Host("asks", world).create_task(refusal(quorum.hosts[follower], beat)))
     assert why == f"controller {follower} is not active, {leader} leads the quorum"
+    for other in quorum.others(follower):
+        quorum.hosts[other].kill()
+    quorum.run_for(CHECK_S)
+    why = quorum.result(Host("asks again", world).create_task(refusal(quorum.hosts[follower], beat)))
+    assert why == f"controller {follower} is not active, nobody is known to lead the quorum"
 
 
 def test_a_request_that_addresses_another_epoch_changes_nothing(world: World) -> None:
