@@ -1,6 +1,6 @@
 """Who was away for so long that the log begins later than it had read is brought a snapshot (I-67; 4.14)."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -99,7 +99,8 @@ def test_a_snapshot_that_is_interrupted_is_fetched_from_its_first_byte(
     leader = quorum.until_active()
     follower = quorum.others(leader)[0]
     had = gone_for_long(quorum, follower)
-    for start in (lambda: quorum.start(follower), lambda: quorum.begin(TWO)):
+    starts: tuple[Callable[[], object], ...] = (lambda: quorum.start(follower), lambda: quorum.begin(TWO))
+    for start in starts:
         pieces.clear()
         start()
         quorum.until(lambda: len(pieces) == 3)

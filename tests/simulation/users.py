@@ -11,7 +11,7 @@ What cannot be seen through this client is what a `probe` is for.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from random import Random
 
@@ -205,11 +205,13 @@ class Reader(User):
 class Operator(User):
     """Makes a topic, and deletes records of it now and then."""
 
-    async def create(self, topic: NewTopic) -> None:
-        """To the end, however often it takes."""
+    async def create(self, topic: NewTopic, settings: Mapping[str, str]) -> None:
+        """And set these for the cluster before: to the end, however often it takes."""
         done = asyncio.Event()
 
         async def create(client: Client) -> None:
+            if settings:
+                await client.admin.alter_configs("cluster", "", settings, timeout=5)
             with suppress(TopicAlreadyExists):  # an attempt before has made it, and nobody heard of that
                 await client.admin.create_topics(topic, timeout=5)
             done.set()
