@@ -55,6 +55,21 @@ def test_a_stream_goes_on_from_its_checkpoint(spark: SparkSession, world: World,
     assert files(spark, tmp_path) == list(range(300))
 
 
+def test_a_stream_that_has_read_nothing_yet_remembers_where_it_began(
+    spark: SparkSession, world: World, tmp_path: Path
+) -> None:
+    topic = world.topic()
+    world.produce(topic, numbers(5))
+
+    def stream() -> DataFrame:
+        return read_stream(spark, topic, world.bootstrap)
+
+    assert to_files(stream(), tmp_path) == []
+    world.produce(topic, numbers(10, 5))
+    assert to_files(stream(), tmp_path) == [10]
+    assert files(spark, tmp_path) == list(range(5, 15))
+
+
 def test_limits_are_kept_until_all_that_was_there_is_read(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:
