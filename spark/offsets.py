@@ -18,6 +18,7 @@ from tidelog.spark.planning import ROWS_MIN
 IDS: Final = "tidelog:ids"
 ROWS: Final = "tidelog:rows"
 START: Final = "tidelog:start"
+MERGE: Final = "tidelog:merge"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +31,16 @@ class StreamOffset:
     """How many records a task of the batch that ends here reads."""
     start: Mapping[TopicPartition, Offset] = field(default_factory=dict)
     """Of the first batch: where it begins, whatever else is said; otherwise empty."""
+    merge: bool = True
+    """Whether small partitions share a task of the batch that ends here."""
 
     def as_json(self) -> dict[str, Any]:
         """As Spark keeps it."""
         found: dict[str, Any] = nested(self.offsets)
         found[IDS] = {name: self.ids[name].hex() for name in sorted(self.ids)}
         found[ROWS] = self.rows
+        if not self.merge:
+            found[MERGE] = False
         if self.start:
             found[START] = nested(self.start)
         return dict(sorted(found.items()))
@@ -54,7 +59,8 @@ def stream_offset(given: Mapping[str, Any]) -> StreamOffset:
     try:
         flat = _flat({name: by for name, by in given.items() if ":" not in name})
         ids = {name: bytes.fromhex(text) for name, text in given.get(IDS, {}).items()}
-        return StreamOffset(flat, ids, int(given.get(ROWS, ROWS_MIN)), _flat(given.get(START, {})))
+        start, merge = _flat(given.get(START, {})), bool(given.get(MERGE, True))
+        return StreamOffset(flat, ids, int(given.get(ROWS, ROWS_MIN)), start, merge)
     except (AttributeError, TypeError, ValueError) as error:
         raise InvalidConfig(f"the checkpoint's offset {dict(given)} is none of tidelog's: {error}") from error
 

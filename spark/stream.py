@@ -147,7 +147,7 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             total, os.cpu_count() or 1, options.min_partitions, options.max_records_per_partition
         )
         told = {name: begin for name, begin in begins.items() if fresh or begin != at.offsets.get(name)}
-        return StreamOffset(ends, found.ids, rows, told)
+        return StreamOffset(ends, found.ids, rows, told, merge=options.min_partitions is None)
 
     def _bounds(
         self, at: StreamOffset, found: Found
@@ -211,7 +211,7 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin = last.start.get(name, first.offsets.get(name, behind))
             topic_id = last.ids.get(name.topic, b"")
             spans.append(Span(name.topic, topic_id, name.partition, min(begin, behind), behind))
-        planned = tasks(spans, last.rows, merge=self.options.min_partitions is None)
+        planned = tasks(spans, last.rows, merge=last.merge)
         return [Task(spans) for spans in planned] or [Task(())]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":

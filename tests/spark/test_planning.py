@@ -63,5 +63,9 @@ def test_the_same_offsets_are_the_same_text_whatever_their_order() -> None:
 
 def test_offsets_survive_a_checkpoint() -> None:
     name = TopicPartition("orders", 3)
-    offset = StreamOffset({name: 7}, {"orders": b"\3" * 16}, 1000, {name: 2})
+    offset = StreamOffset({name: 7}, {"orders": b"\3" * 16}, 1000, {name: 2}, merge=False)
     assert stream_offset(offset.as_json()) == offset
+
+
+def test_offsets_of_an_older_checkpoint_that_say_less_are_read() -> None:
+    assert stream_offset({"orders": {"3": 7}}) == StreamOffset({TopicPartition("orders", 3): 7}, {})
