@@ -5,7 +5,7 @@ anew is another one; what a user has asked for and does not exist is refused wit
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from tidelog.client.admin import At
@@ -30,9 +30,9 @@ class Found(NamedTuple):
     """Behind the last committed record of each partition."""
 
 
-async def find(client: Client, options: ReadOptions) -> Found:
-    """All partitions that the options mean, where they begin and end now."""
-    topics = await _topics(client, options)
+async def find(client: Client, options: ReadOptions, may_lack: Collection[str] = ()) -> Found:
+    """All partitions that the options mean, where they begin and end now; topics in `may_lack` need not exist any more."""
+    topics = await _topics(client, options, may_lack)
     names = []
     for topic in topics:
         there = range(len(topic.partitions))
@@ -72,12 +72,22 @@ async def offsets_at(client: Client, names: Iterable[TopicPartition], at: int, i
     return {name: answer.offset for name, answer in found.items()}
 
 
-async def _topics(client: Client, options: ReadOptions) -> list[Topic]:
+async def _topics(client: Client, options: ReadOptions, may_lack: Collection[str]) -> list[Topic]:
     if options.pattern:
         pattern = re.compile(options.pattern)
         there = await client.admin.list_topics()
         return [topic for topic in there if pattern.fullmatch(topic.name)]
-    return await topics_named(client, options.subscribe or tuple(options.assign))
+    named = options.subscribe or tuple(options.assign)
+    found = await topics_named(client, [name for name in named if name not in may_lack])
+    return found + [topic for name in named if name in may_lack for topic in await topic_if_any(client, name)]
+
+
+async def topic_if_any(client: Client, name: str) -> list[Topic]:
+    """This topic as it is now, unless it is gone."""
+    try:
+        return await topics_named(client, [name])
+    except UnknownTopicOrPartition:
+        return []
 
 
 async def topics_named(client: Client, names: Iterable[str]) -> list[Topic]:

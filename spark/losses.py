@@ -20,7 +20,7 @@ from tidelog.protocol.errors import (
     UnknownTopicOrPartition,
 )
 from tidelog.protocol.types import Offset, TopicId, TopicPartition
-from tidelog.spark.lookup import offsets_at, topics_named
+from tidelog.spark.lookup import offsets_at, topic_if_any
 from tidelog.spark.options import EARLIEST, LATEST
 
 What: TypeAlias = Literal["deleted", "truncated", "recreated", "gone"]
@@ -88,11 +88,8 @@ async def ids_now(client: Client, topics: Iterable[str]) -> dict[str, TopicId | 
     """The ids of these topics; None: there is none."""
     ids: dict[str, TopicId | None] = {}
     for topic in dict.fromkeys(topics):
-        try:
-            [found] = await topics_named(client, [topic])
-            ids[topic] = found.id
-        except UnknownTopicOrPartition:
-            ids[topic] = None
+        found = await topic_if_any(client, topic)
+        ids[topic] = found[0].id if found else None
     return ids
 
 

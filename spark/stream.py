@@ -11,7 +11,7 @@ What it keeps true:
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -31,7 +31,7 @@ from tidelog.protocol.errors import TidelogError
 from tidelog.protocol.types import Offset, TopicPartition
 from tidelog.spark.batch import Task
 from tidelog.spark.lookup import Found, find, place
-from tidelog.spark.losses import Loss, by_offsets, by_topic
+from tidelog.spark.losses import Loss, by_offsets, by_topic, ids_now
 from tidelog.spark.mirror import Mirror
 from tidelog.spark.offsets import StreamOffset, nested, stream_offset
 from tidelog.spark.options import ReadOptions
@@ -56,6 +56,7 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: StreamOffset | None = None
         self._target: dict[TopicPartition, Offset] | None = None
         """For Trigger.AvailableNow: where the query ends."""
+        self._named = {*options.subscribe, *options.assign}
         self._latest: dict[TopicPartition, Offset] = {}
         self._planned_s = time.monotonic()
         self._record_bytes = 0.0
@@ -104,7 +105,8 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """What is there now is all that this query reads."""
-        found = portal().run(self._find())
+        # What is missing is named, or left out, by whoever asks for a micro-batch.
+        found = portal().run(self._find(self._named))
         self._target = dict(found.latest)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
@@ -120,23 +122,26 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = portal().run(self._next(at, fresh=fresh, bounded=not isinstance(limit, ReadAllAvailable)))
         return start if end is None else end.as_json()
 
-    async def _find(self) -> Found:
+    async def _find(self, may_lack: Collection[str]) -> Found:
         client = await connected(self.options.address)
-        found = await find(client, self.options)
+        found = await find(client, self.options, may_lack)
         self._latest = dict(found.latest)
         return found
 
     async def _next(self, at: StreamOffset, *, fresh: bool, bounded: bool) -> StreamOffset | None:
-        found = await self._find()
+        may_lack = {name.topic for name in at.offsets} if self.options.fail_on_data_loss else self._named
+        found = await self._find(may_lack)
+        gone = await self._gone(at, found)
         begins, ends = self._bounds(at, found)
         total = sum(ends[name] - begins[name] for name in ends)
-        if not total and not ends.keys() - at.offsets.keys() and self._target is None:
+        if not total and not gone and not ends.keys() - at.offsets.keys() and self._target is None:
             await self._wait(found)
-            found = await self._find()
+            found = await self._find(may_lack)
+            gone = await self._gone(at, found)
             begins, ends = self._bounds(at, found)
             total = sum(ends[name] - begins[name] for name in ends)
-        moved = {name for name in ends if ends[name] != at.offsets.get(name)}
-        if not moved or (bounded and self._is_too_little(total)):
+        moved = gone or any(ends[name] != at.offsets.get(name) for name in ends)
+        if not moved or (bounded and not gone and self._is_too_little(total)):
             return None
         if bounded:
             ends = await self._limit(begins, ends)
@@ -148,6 +153,21 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         told = {name: begin for name, begin in begins.items() if fresh or begin != at.offsets.get(name)}
         return StreamOffset(ends, found.ids, rows, told, merge=options.min_partitions is None)
+
+    async def _gone(self, at: StreamOffset, found: Found) -> set[TopicPartition]:
+        """What the stream has been reading and nobody has any more; not what the options have ceased to mean."""
+        missing = sorted(at.offsets.keys() - found.latest.keys())
+        if not missing:
+            return set()
+        unfound = [name.topic for name in missing if name.topic not in found.ids]
+        ids = found.ids | await ids_now(await connected(self.options.address), unfound)
+        gone = set()
+        for name in missing:
+            loss = by_topic(name, at.offsets[name], at.ids.get(name.topic, b""), ids[name.topic])
+            if loss is not None:
+                self._lose(loss, 0)
+                gone.add(name)
+        return gone
 
     def _bounds(
         self, at: StreamOffset, found: Found

@@ -7,6 +7,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from tests.spark.conftest import World
+from tidelog.protocol.errors import UnknownTopicOrPartition
 from tidelog.spark.columns import schema_of
 from tidelog.spark.options import read_options
 from tidelog.spark.stream import TopicStream
@@ -20,9 +21,9 @@ def numbers(count: int, first: int = 0) -> list[bytes | None]:
     return [b"%d" % number for number in range(first, first + count)]
 
 
-def following(world: World, topic: str, **options: str) -> TopicStream:
-    """A stream as Spark makes it, of a topic if none is named otherwise."""
-    named = {} if {"subscribePattern", "assign"} & options.keys() else {"subscribe": topic}
+def following(world: World, topic: str = "", **options: str) -> TopicStream:
+    """A stream as Spark makes it."""
+    named = {"subscribe": topic} if topic else {}
     given = {"bootstrap.servers": world.bootstrap, **named, **options}
     return TopicStream(read_options(given, "stream"), schema_of(headers=False))
 
@@ -47,3 +48,40 @@ def test_a_repeated_micro_batch_is_cut_as_it_was_whatever_the_options_say_now(
     after = {} if before else {"minPartitions": "4"}
     end = json.loads(json.dumps(end))  # by way of a checkpoint
     assert [task.value for task in following(world, topic, **after).partitions(start, end)] == cut
+
+
+def delete(world: World, topic: str) -> None:
+    world.run(world.client.admin.delete_topics(topic))
+
+
+@pytest.mark.parametrize("by", ["subscribe", "subscribePattern"])
+def test_a_topic_that_is_deleted_stops_the_stream_unless_it_may_go_on(
+    world: World, by: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    doomed, other = world.topic(), world.topic()
+    world.produce(doomed, numbers(10))
+    world.produce(other, numbers(10))
+    named = {by: f"{doomed},{other}" if by == "subscribe" else f"{doomed}|{other}"}
+    first = following(world, startingOffsets="earliest", **named)
+    at = first.latestOffset(first.initialOffset(), ALL)
+    delete(world, doomed)
+    world.produce(other, numbers(5))
+    strict = following(world, **named)
+    strict.prepareForTriggerAvailableNow()
+    with pytest.raises(UnknownTopicOrPartition, match="the topic was deleted before offset 10 was read"):
+        strict.latestOffset(at, ALL)
+    careless = following(world, failOnDataLoss="false", **named)
+    end = careless.latestOffset(at, ALL)
+    assert ends(end) == {other: {"0": 15}}
+    assert careless.latestOffset(end, ALL) == end
+    assert caplog.text.count(f"partition={doomed}-0 what=gone") == 1
+    with pytest.raises(UnknownTopicOrPartition):
+        following(world, doomed, failOnDataLoss="false").initialOffset()
+
+
+def test_what_the_options_have_ceased_to_mean_is_no_loss(world: World) -> None:
+    topic, other = world.topic(2), world.topic()
+    first = following(world, f"{topic},{other}", startingOffsets="earliest")
+    narrowed = following(world, topic, partitions="1")
+    world.produce(topic, numbers(3), 1)
+    assert ends(narrowed.latestOffset(first.initialOffset(), ALL)) == {topic: {"1": 3}}
