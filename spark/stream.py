@@ -8,6 +8,7 @@ What it keeps true:
 * Partitions and topics that appear later are read from their beginning. What is lost is named before it is skipped.
 """
 
+import asyncio
 import logging
 import os
 import time
@@ -45,6 +46,8 @@ logger = logging.getLogger(__name__)
 
 POLL_S: Final = 0.5
 """How long a stream that is up to date waits for news before it tells Spark that there are none."""
+GROW_S: Final = 0.1
+"""How often, at most, a stream that waits for enough looks how much there is."""
 
 
 class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -134,8 +137,10 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         gone = await self._gone(at, found)
         begins, ends = self._bounds(at, found)
         total = sum(ends[name] - begins[name] for name in ends)
-        if not total and not gone and not ends.keys() - at.offsets.keys() and self._target is None:
-            await self._wait(found)
+        news = total or ends.keys() - at.offsets.keys()
+        too_little = bounded and self._is_too_little(total)
+        if self._target is None and not gone and (not news or too_little):
+            await self._wait(found, total)
             found = await self._find(may_lack)
             gone = await self._gone(at, found)
             begins, ends = self._bounds(at, found)
@@ -199,7 +204,11 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         least = self.options.min_offsets
         if least is None or self._target is not None or total >= least:
             return False
-        return (time.monotonic() - self._planned_s) * 1000 < self.options.max_delay_ms
+        return self._left_s() > 0
+
+    def _left_s(self) -> float:
+        """How long what is too little is still waited for."""
+        return self._planned_s + self.options.max_delay_ms / 1000 - time.monotonic()
 
     async def _limit(
         self, begins: dict[TopicPartition, Offset], ends: dict[TopicPartition, Offset]
@@ -215,11 +224,16 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 ends = limited(begins, ends, max(int(options.max_bytes / self._record_bytes), 1))
         return ends
 
-    async def _wait(self, found: Found) -> None:
-        """Until there is anything behind these ends, or for half a second."""
+    async def _wait(self, found: Found, too_little: int) -> None:
+        """Until there is anything behind these ends, or for half a second; what is too little grows for a while first."""
         if self._watcher is None:
             self._watcher = Watcher()
-        await self._watcher.wait(await connected(self.options.address), found.latest)
+        seconds = POLL_S
+        if too_little:
+            seconds = min(POLL_S, max(self._left_s(), 0))
+            await asyncio.sleep(min(GROW_S, seconds))
+            seconds = max(seconds - GROW_S, 0)
+        await self._watcher.wait(await connected(self.options.address), found.latest, seconds)
 
     # ── a micro-batch ─────────────────────────────────────────────────────────────────────────────
 
@@ -262,8 +276,11 @@ class Watcher:
         self._consumer: Consumer | None = None
         self._at: dict[TopicPartition, Offset] = {}
 
-    async def wait(self, client: Client, ends: dict[TopicPartition, Offset]) -> None:
-        """Until something comes, or `POLL_S` are over."""
+    async def wait(self, client: Client, ends: dict[TopicPartition, Offset], seconds: float) -> None:
+        """Until something comes, or that time is over."""
+        if not ends:
+            await asyncio.sleep(seconds)  # there is no leader to wait at
+            return
         try:
             if self._consumer is None:
                 # As little as a fetch can bring: one batch of each partition.
@@ -276,7 +293,7 @@ class Watcher:
                 for name, offset in ends.items():
                     self._consumer.seek(name, offset)
             self._at = dict(ends)
-            if await self._consumer.getmany(timeout=POLL_S, max_records=1):
+            if await self._consumer.getmany(timeout=seconds, max_records=1):
                 self._at = {}
         except TidelogError as error:
             # What is wrong is met, and said, by whoever asks for offsets next.
@@ -284,6 +301,7 @@ class Watcher:
             consumer, self._consumer = self._consumer, None
             if consumer is not None:
                 await consumer.close()
+            await asyncio.sleep(min(GROW_S, seconds))  # or it would be met again at once
 
 
 async def record_bytes(

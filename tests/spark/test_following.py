@@ -1,6 +1,8 @@
 """What a stream's planner says to Spark, asked without Spark: where it begins, how far it goes, when it waits."""
 
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -8,9 +10,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from tests.spark.conftest import World
 from tidelog.protocol.errors import UnknownTopicOrPartition
+from tidelog.spark import stream
 from tidelog.spark.columns import schema_of
 from tidelog.spark.options import read_options
-from tidelog.spark.stream import TopicStream
+from tidelog.spark.stream import POLL_S, TopicStream
 
 pytestmark = pytest.mark.slow
 
@@ -85,3 +88,73 @@ def test_what_the_options_have_ceased_to_mean_is_no_loss(world: World) -> None:
     narrowed = following(world, topic, partitions="1")
     world.produce(topic, numbers(3), 1)
     assert ends(narrowed.latestOffset(first.initialOffset(), ALL)) == {topic: {"1": 3}}
+
+
+def timed(planner: TopicStream, at: dict[str, Any], limit: ReadLimit = ALL) -> tuple[float, dict[str, Any]]:
+    """How long it takes to say how far the next micro-batch goes, and how far that is."""
+    begun_s = time.monotonic()
+    end = planner.latestOffset(at, limit)
+    return time.monotonic() - begun_s, end
+
+
+def at_the_end(planner: TopicStream) -> dict[str, Any]:
+    """Where Spark is after the empty micro-batch with which a stream begins; everything is connected."""
+    at = planner.initialOffset()
+    planner.latestOffset(at, ALL)
+    return at
+
+
+def test_a_stream_with_no_news_waits_at_its_leaders(world: World) -> None:
+    planner = following(world, world.topic(2))
+    at = at_the_end(planner)
+    took_s, end = timed(planner, at)
+    assert took_s > 0.8 * POLL_S
+    assert end == at
+
+
+def test_a_stream_with_no_news_hears_at_once_of_what_comes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "POLL_S", 60)
+    topic = world.topic(2)
+    planner = following(world, topic)
+    at = planner.initialOffset()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(timed, planner, at)
+        while planner._watcher is None or planner._watcher._at == {}:
+            assert not waiting.done()
+        world.produce(topic, numbers(3), 1)
+        took_s, end = waiting.result(60)
+    assert took_s < 30
+    assert ends(end) == {topic: {"0": 0, "1": 3}}
+
+
+def test_a_stream_that_matches_no_topic_yet_waits_as_well(world: World) -> None:
+    planner = following(world, subscribePattern="there-is-none-yet-.*")
+    at = at_the_end(planner)
+    took_s, end = timed(planner, at)
+    assert took_s > 0.8 * POLL_S
+    assert end == at
+
+
+def test_a_stream_waits_for_enough_and_not_for_ever(world: World) -> None:
+    topic = world.topic()
+    patient = following(world, topic, minOffsetsPerTrigger="10", maxTriggerDelay="1h")
+    hasty = following(world, topic, minOffsetsPerTrigger="10", maxTriggerDelay="2s")
+    limit = patient.getDefaultReadLimit()
+    begun_s = time.monotonic()
+    hasty._planned_s = begun_s
+    at = patient.initialOffset()
+    assert hasty.initialOffset() == at
+    world.produce(topic, numbers(4))
+    took_s, end = timed(patient, at, limit)
+    assert took_s > 0.8 * POLL_S
+    assert end == at
+    asked = 0
+    while (end := hasty.latestOffset(at, limit)) == at:
+        asked += 1
+    assert time.monotonic() - begun_s > 2
+    assert asked <= 6, "it is to wait, not to ask again and again"
+    assert ends(end) == {topic: {"0": 4}}
+    world.produce(topic, numbers(6, 4))
+    assert ends(patient.latestOffset(at, limit)) == {topic: {"0": 10}}
