@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from tidelog.protocol.errors import OffsetOutOfRange
 from tidelog.protocol.types import Offset, TopicPartition
-from tidelog.spark.lookup import Found, Offsets, find, place
+from tidelog.spark.lookup import Found, Offsets, behind_the_end, find, place
 from tidelog.spark.losses import by_offsets
 from tidelog.spark.options import ReadOptions
 from tidelog.spark.planning import Span, rows_per_task, tasks
@@ -77,9 +77,14 @@ class TopicReader(DataSourceReader):
     ) -> tuple[Offset, Offset]:
         """From where to where, checked against what there is."""
         start, end = starts[name], ends[name]
-        loss = by_offsets(name, start, end, found.earliest[name], found.latest[name])
-        if loss is not None and self.options.fail_on_data_loss:
-            raise loss.error()
+        if self.options.fail_on_data_loss:
+            wrong = behind_the_end(self.options.start, name, start, found)
+            wrong = wrong or behind_the_end(self.options.end, name, end, found)
+            if wrong is not None:
+                raise wrong
+            loss = by_offsets(name, start, end, found.earliest[name], found.latest[name])
+            if loss is not None:
+                raise loss.error()
         start, end = max(start, found.earliest[name]), min(end, found.latest[name])
         if start > end and self.options.fail_on_data_loss:
             raise OffsetOutOfRange(

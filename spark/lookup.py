@@ -127,6 +127,17 @@ async def place(client: Client, where: Where, options: ReadOptions, found: Found
     return placed
 
 
+def behind_the_end(
+    where: Where, name: TopicPartition, offset: Offset, found: Found
+) -> OffsetOutOfRange | None:
+    """What is wrong with an offset that was never there; what was there and is lost is another matter."""
+    if where.offsets is None or offset <= found.latest[name]:
+        return None
+    return OffsetOutOfRange(
+        f"{where.option}: offset {offset} is behind the end of {name}, which is {found.latest[name]}"
+    )
+
+
 def _all_named(option: str, given: Mapping[TopicPartition, int], names: Iterable[TopicPartition]) -> None:
     known = set(names)
     missing, strange = sorted(known - given.keys()), sorted(given.keys() - known)

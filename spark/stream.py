@@ -31,7 +31,7 @@ from tidelog.client.io.consumer import Consumer
 from tidelog.protocol.errors import TidelogError
 from tidelog.protocol.types import Offset, TopicPartition
 from tidelog.spark.batch import Task
-from tidelog.spark.lookup import Found, find, place
+from tidelog.spark.lookup import Found, behind_the_end, find, place
 from tidelog.spark.losses import Loss, by_offsets, by_topic, ids_now
 from tidelog.spark.mirror import Mirror
 from tidelog.spark.offsets import StreamOffset, nested, stream_offset
@@ -90,9 +90,13 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         else:
             starts = await place(client, options.start, options, found)
         for name, start in starts.items():
-            loss = by_offsets(name, start, start, found.earliest[name], found.latest[name])
-            if loss is not None and options.fail_on_data_loss:
-                raise loss.error()
+            if options.fail_on_data_loss:
+                wrong = behind_the_end(options.start, name, start, found)
+                if wrong is not None:
+                    raise wrong
+                loss = by_offsets(name, start, found.latest[name], found.earliest[name], found.latest[name])
+                if loss is not None:
+                    raise loss.error()
             starts[name] = min(max(start, found.earliest[name]), found.latest[name])
         return StreamOffset(starts, found.ids)
 

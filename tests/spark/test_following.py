@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from tests.spark.conftest import World
-from tidelog.protocol.errors import UnknownTopicOrPartition
+from tests.spark.test_losses import planned
+from tidelog.protocol.errors import OffsetOutOfRange, UnknownTopicOrPartition
 from tidelog.spark import stream
 from tidelog.spark.columns import schema_of
 from tidelog.spark.options import read_options
@@ -158,3 +159,62 @@ def test_a_stream_waits_for_enough_and_not_for_ever(world: World) -> None:
     assert ends(end) == {topic: {"0": 4}}
     world.produce(topic, numbers(6, 4))
     assert ends(patient.latestOffset(at, limit)) == {topic: {"0": 10}}
+
+
+def test_an_offset_that_was_never_there_is_no_unclean_election(world: World) -> None:
+    topic = world.topic()
+    world.produce(topic, numbers(10))
+    at = {"startingOffsets": json.dumps({topic: {"0": 20}})}
+    words = f"startingOffsets: offset 20 is behind the end of {topic}-0, which is 10"
+    with pytest.raises(OffsetOutOfRange, match=words):
+        following(world, topic, **at).initialOffset()
+    with pytest.raises(OffsetOutOfRange, match=words):
+        planned(world, topic, **at)
+    with pytest.raises(OffsetOutOfRange, match=words.replace("starting", "ending")):
+        planned(world, topic, endingOffsets=at["startingOffsets"])
+    careless = following(world, topic, failOnDataLoss="false", **at)
+    assert ends(careless.initialOffset()) == {topic: {"0": 10}}
+
+
+def test_a_stream_that_is_to_begin_at_what_was_deleted_is_refused_as_a_batch_is(world: World) -> None:
+    topic = world.topic()
+    world.produce(topic, numbers(10))
+    world.trim(topic, 4)
+    at = {"startingOffsets": json.dumps({topic: {"0": 1}})}
+    with pytest.raises(OffsetOutOfRange, match="offsets 1 to 3 were deleted"):
+        following(world, topic, **at).initialOffset()
+    careless = following(world, topic, failOnDataLoss="false", **at)
+    assert ends(careless.initialOffset()) == {topic: {"0": 4}}
+
+
+def test_a_stream_begins_in_every_way_in_which_a_batch_does(world: World) -> None:
+    topic, time_of = world.topic(2), 1_700_000_000_000
+
+    async def write() -> None:
+        async with world.client.producer() as producer:
+            for number in range(10):
+                for partition in (0, 1):
+                    at = time_of + number * 1000
+                    await producer.send(topic, b"%d" % number, partition=partition, timestamp_ms=at)
+
+    world.run(write())
+
+    def each(first: int, second: int) -> str:
+        return json.dumps({topic: {"0": first, "1": second}})
+
+    def begins(**options: Any) -> tuple[int, int]:
+        texts = {name: str(value) for name, value in options.items()}
+        by = ends(following(world, topic, **texts).initialOffset())[topic]
+        return by["0"], by["1"]
+
+    assert begins() == begins(startingOffsets="latest") == (10, 10)
+    assert begins(startingOffsets="earliest") == (0, 0)
+    assert begins(startingOffsets=each(-2, -1)) == (0, 10)
+    assert begins(startingOffsets=each(4, 10)) == (4, 10)
+    assert begins(startingTimestamp=time_of + 6500) == (7, 7)
+    assert begins(startingOffsetsByTimestamp=each(time_of + 1, time_of + 9000)) == (1, 9)
+    late = time_of + 99_000
+    assert begins(startingTimestamp=late, startingOffsetsByTimestampStrategy="latest") == (10, 10)
+    assert begins(lastRecords=3) == (7, 7)
+    with pytest.raises(OffsetOutOfRange, match=f"has no record of {late} ms or later"):
+        begins(startingTimestamp=late)
