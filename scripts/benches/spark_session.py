@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 _QUICK = {"spark.sql.codegen.wholeStage": "false"}
 """Not worth compiling anything for a few rows."""
-_SESSION = {"spark.ui.showConsoleProgress": "false"}
+_SESSION = {
+    "spark.ui.showConsoleProgress": "false",
+    # How far a stream has come is summed over all of its micro-batches; Spark forgets all but a hundred.
+    "spark.sql.streaming.numRecentProgressUpdates": "100000",
+}
 
 
 @dataclass(frozen=True, slots=True)
