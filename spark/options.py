@@ -48,7 +48,8 @@ _ONLY_STREAM: Final = (
     "maxBytesPerTrigger",
     "commitGroup",
 )
-_WRITE: Final = (*_CLUSTER, "topic", "compression")
+_ONLY_WRITE: Final = ("topic", "compression")
+_WRITE: Final = (*_CLUSTER, *_ONLY_WRITE)
 
 _DELAYS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}
 
@@ -161,12 +162,17 @@ class _Given:
         return Address(bootstrap, self.text("rack"), tuple(config))
 
 
-def read_options(given: Mapping[str, Any], kind: Kind | None = None) -> ReadOptions:
-    """What a load was told; `kind` None: it is not known yet what it is for. Raises InvalidConfig."""
+def read_options(given: Mapping[str, Any], kind: Kind | None = None, *, table: bool = False) -> ReadOptions:
+    """What a load was told; `kind` None: it is not known yet what it is for. Raises InvalidConfig.
+
+    A table has options for writing as well, which a load passes over.
+    """
+    if table:
+        given = {name: value for name, value in given.items() if name.lower() not in _ONLY_WRITE}
     only = {"batch": _ONLY_BATCH, "stream": _ONLY_STREAM, None: _ONLY_BATCH + _ONLY_STREAM}[kind]
     other = () if kind is None else _ONLY_STREAM if kind == "batch" else _ONLY_BATCH
     elsewhere = {name.lower(): f"option {name}: it is for {_OTHER[kind]} only" for name in other}
-    elsewhere |= {name.lower(): f"option {name}: it is for writing only" for name in ("topic", "compression")}
+    elsewhere |= {name.lower(): f"option {name}: it is for writing only" for name in _ONLY_WRITE}
     options = _Given(given, (*_READ, *only), elsewhere)
     which = options.one_of("subscribe", "subscribePattern", "assign")
     start, end = _start(options, kind), _end(options)
@@ -220,7 +226,9 @@ def write_options(given: Mapping[str, Any], *, table: bool = False, overwrite: b
     topic = ""
     if table:
         reading = {name.lower() for name in (*_READ, *_ONLY_BATCH)} - {name.lower() for name in _WRITE}
-        read = _names(str(ours.get("subscribe") or ours.get("topic") or ""))
+        # By what it reads it may mean several topics; then each row names its own.
+        text = {name.lower(): str(value) for name, value in ours.items()}.get("subscribe", "")
+        read = _names(text) if text.strip() else ()
         topic = read[0] if len(read) == 1 else ""
         ours = {name: value for name, value in ours.items() if name.lower() not in reading}
     options = _Given(ours, _WRITE, {})

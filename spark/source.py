@@ -36,20 +36,22 @@ class TidelogDataSource(DataSource):
         from tidelog.spark.batch import TopicReader  # noqa: PLC0415
         from tidelog.spark.columns import check_schema  # noqa: PLC0415
         from tidelog.spark.options import read_options  # noqa: PLC0415
-        from tidelog.spark.tables import with_table  # noqa: PLC0415
+        from tidelog.spark.tables import is_table, with_table  # noqa: PLC0415
 
         check_schema(schema)
-        return TopicReader(read_options(with_table(self.options, schema), "batch"), schema)
+        given = with_table(self.options, schema)
+        return TopicReader(read_options(given, "batch", table=is_table(schema)), schema)
 
     def streamReader(self, schema: StructType) -> "TopicStream":  # noqa: N802 -- Spark's
         """For `spark.readStream`."""
         from tidelog.spark.columns import check_schema  # noqa: PLC0415
         from tidelog.spark.options import read_options  # noqa: PLC0415
         from tidelog.spark.stream import TopicStream  # noqa: PLC0415
-        from tidelog.spark.tables import with_table  # noqa: PLC0415
+        from tidelog.spark.tables import is_table, with_table  # noqa: PLC0415
 
         check_schema(schema)
-        return TopicStream(read_options(with_table(self.options, schema), "stream"), schema)
+        given = with_table(self.options, schema)
+        return TopicStream(read_options(given, "stream", table=is_table(schema)), schema)
 
     def writer(self, schema: StructType, overwrite: Any) -> "BatchSink":
         """For `df.write`."""

@@ -93,6 +93,21 @@ class World:
                         left.discard(name)
         return found
 
+    def codecs(self, topic: str) -> set[int]:
+        """How its batches are compressed."""
+        return self.run(self._codecs(topic))
+
+    async def _codecs(self, topic: str) -> set[int]:
+        from tidelog.spark.leaders import batches  # noqa: PLC0415 -- not in every environment
+
+        known = await self.client.topic(topic)
+        ends = await self.client.admin.list_offsets(topic)
+        return {
+            header.codec
+            for name, end in ends.items()
+            async for header, _ in batches(self.client, name, known.id, 0, end.offset)
+        }
+
     def sent_bytes(self, broker: int) -> int:
         """What that broker has sent to those who connected to it, since it started."""
         http = self.cluster.nodes[f"b{broker}"].process.about["http"]  # type: ignore[attr-defined]

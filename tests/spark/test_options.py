@@ -97,3 +97,24 @@ def test_a_sink_refuses_what_it_does_not_know_and_overlooks_what_is_sparks() -> 
         write_options({**to, "topics": "out"})
     with pytest.raises(InvalidConfig, match="never overwritten"):
         write_options(to, overwrite=True)
+
+
+def test_a_table_is_for_reading_and_for_writing() -> None:
+    table = {**AT, "compression": "lz4", "topic": "out"}
+    assert read_options(table, "batch", table=True).subscribe == ("orders",)
+    with pytest.raises(InvalidConfig, match="option compression: it is for writing only"):
+        read_options({**AT, "compression": "lz4"}, "batch")
+    assert write_options(table, table=True).topic == "out"
+    assert write_options(AT, table=True).topic == "orders"
+
+
+@pytest.mark.parametrize(
+    "several",
+    [
+        {"subscribe": "orders,payments"},
+        {"assign": '{"orders": [0]}'},
+        {"subscribePattern": "orders-.*"},
+    ],
+)
+def test_rows_of_a_table_that_may_mean_several_topics_name_their_own(several: dict[str, str]) -> None:
+    assert write_options({"bootstrap.servers": "h", **several}, table=True).topic == ""

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.spark.conftest import World
 from tidelog.client.admin import NewTopic
 from tidelog.client.io.producer import Producer
+from tidelog.protocol.compression import CODECS
 from tidelog.spark import read_topic, write_topic
 
 pytestmark = pytest.mark.slow
@@ -156,6 +157,7 @@ def test_topics_are_named_matched_or_assigned(spark: SparkSession, world: World)
     ("options", "words"),
     [
         ({"startingOffset": "earliest"}, "the nearest is startingOffsets"),
+        ({"kafka.nonsense": "1"}, "nonsense.*: there is no such option"),
         ({"subscribe": "no-such-topic"}, "no-such-topic"),
         ({"partitions": "7"}, "no topic has any of"),
     ],
@@ -301,7 +303,8 @@ def test_a_compacted_topic_is_read_as_it_is(spark: SparkSession, world: World) -
     assert read(spark, world, topic)[-3:] == ["297", "298", "299"]
 
 
-def test_a_dataframe_is_written_and_read_again(spark: SparkSession, world: World) -> None:
+@pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
+def test_a_dataframe_is_written_and_read_again(spark: SparkSession, world: World, compression: str) -> None:
     topic = world.topic(3)
     frame = spark.range(1000).selectExpr(
         "cast(id % 7 as string) as key",
@@ -309,7 +312,8 @@ def test_a_dataframe_is_written_and_read_again(spark: SparkSession, world: World
         "timestamp_millis(1700000000000 + id) as timestamp",
         "array(struct('n' as key, cast(cast(id as string) as binary) as value)) as headers",
     )
-    write_topic(frame, topic, world.bootstrap)
+    write_topic(frame, topic, world.bootstrap, compression=compression)
+    assert world.codecs(topic) == {CODECS[compression]}
     back = read_topic(spark, topic, world.bootstrap, includeHeaders=True)
     assert texts(back) == [str(n) for n in range(1000)]
     row = (
@@ -356,5 +360,15 @@ def test_a_table_is_read_live_and_written_to(spark: SparkSession, world: World) 
         assert spark.sql(last).count() == 2
     finally:
         spark.sql(f"DROP TABLE {table}")
+    spark.sql(
+        f"CREATE TABLE {table} USING tidelog OPTIONS (`bootstrap.servers` '{world.bootstrap}', "
+        f"subscribePattern '{topic}', compression 'lz4')"
+    )
+    try:
+        row = f"SELECT cast('4' as binary), '{topic}'"
+        spark.sql(f"INSERT INTO {table} (value, topic) {row}")
+        assert spark.table(table).count() == 5
+    finally:
+        spark.sql(f"DROP TABLE {table}")
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {table}_view USING tidelog {options}")
-    assert spark.table(f"{table}_view").count() == 4
+    assert spark.table(f"{table}_view").count() == 5
