@@ -221,6 +221,8 @@ def write_options(given: Mapping[str, Any], *, table: bool = False, overwrite: b
     """What a save was told; a table is written to the topic that it reads. Raises InvalidConfig."""
     if overwrite:
         raise InvalidConfig('mode "overwrite": records are never overwritten; use mode("append")')
+    if not table and any(name.lower() == "path" for name in given):
+        raise InvalidConfig("option path: records go to a topic, which the option topic names")
     # Spark hands its own to the sink of a stream.
     ours = {name: value for name, value in given.items() if name.lower() not in _SPARKS_OWN}
     topic = ""

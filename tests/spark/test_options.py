@@ -95,6 +95,8 @@ def test_a_sink_refuses_what_it_does_not_know_and_overlooks_what_is_sparks() -> 
     assert write_options({**to, "checkpointlocation": "/c", "queryname": "q"}).topic == "out"
     with pytest.raises(InvalidConfig, match="the nearest is topic"):
         write_options({**to, "topics": "out"})
+    with pytest.raises(InvalidConfig, match="option path: records go to a topic"):
+        write_options({**to, "path": "out"})
     with pytest.raises(InvalidConfig, match="never overwritten"):
         write_options(to, overwrite=True)
 
