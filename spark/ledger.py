@@ -34,6 +34,8 @@ from tidelog.spark.options import EARLIEST, LATEST
 
 TOPIC: Final = "__spark_sinks"
 PARTITIONS: Final = 8
+CHECKSUM: Final = 2
+"""Which kind of checksum is written: the first one took null for empty, and did not see where values end."""
 
 _Entry = TypeVar("_Entry", "Intent", "Done")
 
@@ -68,6 +70,8 @@ class Done(Struct, frozen=True, kw_only=True):
     batch: int
     tasks: dict[str, tuple[int, int]]
     """By task: how many rows, and a checksum of them, so that others are noticed."""
+    checksum: int = 1
+    """Which kind: one that is not made any more is compared with nothing."""
 
 
 class Place(Struct, frozen=True):

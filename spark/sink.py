@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from tidelog.client.io.client import Client
 from tidelog.protocol.errors import InvalidRequest
-from tidelog.spark.ledger import Done, Ledger, Place
+from tidelog.spark.ledger import CHECKSUM, Done, Ledger, Place
 from tidelog.spark.options import WriteOptions
 from tidelog.spark.portal import connected, portal
 from tidelog.spark.writing import Writing
@@ -127,7 +127,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         if not written or any(each.late for each in written):
             return
         tasks = {str(each.task): (each.rows, each.digest) for each in written if each.rows}
-        done = Done(batch=batchId, tasks=tasks)
+        done = Done(batch=batchId, tasks=tasks, checksum=CHECKSUM)
         portal().run(_finish(self.options, written[0].query, done))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

@@ -16,6 +16,7 @@ What it keeps true:
 
 import asyncio
 import zlib
+from array import array
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Final
@@ -37,7 +38,7 @@ from tidelog.protocol.records import encode
 from tidelog.protocol.types import TopicId, TopicPartition
 from tidelog.spark.columns import Rows
 from tidelog.spark.leaders import append, batches, new_producer_id
-from tidelog.spark.ledger import Intent, Ledger, Numbering, Place
+from tidelog.spark.ledger import CHECKSUM, Intent, Ledger, Numbering, Place
 from tidelog.spark.lookup import offsets_at
 from tidelog.spark.options import EARLIEST, LATEST, WriteOptions
 
@@ -70,7 +71,7 @@ class Batch:
     def digest(self, first: int, end: int) -> int:
         """What stands for the records with these numbers."""
         begin, behind = first - self.first, end - self.first
-        return digest(self.keys[begin:behind], self.values[begin:behind])
+        return Digest().add(self.keys[begin:behind], self.values[begin:behind]).value
 
     def behind(self, first: int) -> "Batch":
         """The records from that number on."""
@@ -80,11 +81,28 @@ class Batch:
         return rest
 
 
-def digest(keys: Iterable[bytes | None], values: Iterable[bytes | None], before: int = 0) -> int:
-    """A checksum over what two attempts must agree on; it goes on behind `before`, whatever the pieces are."""
-    of_keys = zlib.crc32(b"\0".join([*[key or b"" for key in keys], b""]), before >> 32)
-    of_values = zlib.crc32(b"\0".join([*[value or b"" for value in values], b""]), before & 0xFFFFFFFF)
-    return of_keys << 32 | of_values
+class Digest:
+    """A checksum over what two attempts must agree on, keys and values, whatever the pieces are in which they come."""
+
+    __slots__ = ("_states",)
+
+    def __init__(self) -> None:
+        self._states = [0, 0, 0, 0]
+
+    def add(self, keys: Iterable[bytes | None], values: Iterable[bytes | None]) -> "Digest":
+        """Go on with these records."""
+        for at, column in ((0, list(keys)), (2, list(values))):
+            # Sizes beside the bytes: what is null is not empty, and where one ends the next one begins.
+            sizes = array("i", [-1 if each is None else len(each) for each in column])
+            self._states[at] = zlib.crc32(b"".join([each or b"" for each in column]), self._states[at])
+            self._states[at + 1] = zlib.crc32(sizes.tobytes(), self._states[at + 1])
+        return self
+
+    @property
+    def value(self) -> int:
+        """In 64 bits."""
+        of_keys, of_values = (zlib.crc32(repr(self._states[at : at + 2]).encode()) for at in (0, 2))
+        return of_keys << 32 | of_values
 
 
 class Lane:
@@ -173,7 +191,7 @@ class Target:
                 behind = first + header.last_offset_delta + 1
                 lane.written = max(lane.written, behind)
                 if len(columns) == behind - first:  # compaction has left it whole
-                    lane.found[first] = behind, digest(columns.keys, columns.values)
+                    lane.found[first] = behind, Digest().add(columns.keys, columns.values).value
         if earliest > start and lane.written == before:
             raise OffsetOutOfRange(
                 f"{name}: batch {self._place.batch} of query {self._place.query} began to be written at offset {start}, "
@@ -346,9 +364,11 @@ class Writing:
         self._targets: dict[str, Target] = {}
         self._done: tuple[int, int] | None = None
         """What was written of this task, when the driver has seen the end of it."""
+        self._comparable = True
+        """Whether its checksum is of the kind that is made now."""
         self._now_ms = 0
         self._rows = 0
-        self._digest = 0
+        self._digest = Digest()
         self.skipped = False
         """Whether a later micro-batch of this query is in its topics already."""
 
@@ -359,13 +379,14 @@ class Writing:
         done = self._ledger.done(self._place.query)
         if done is not None and done.batch >= self._place.batch:
             self.skipped = done.batch > self._place.batch
-            self._done = done.tasks.get(str(self._place.task), (0, 0))
+            self._done = done.tasks.get(str(self._place.task), (0, Digest().value))
+            self._comparable = done.checksum == CHECKSUM
 
     async def add(self, batch: pa.RecordBatch) -> None:
         """Write these rows."""
         rows = Rows(batch)
         self._rows += rows.count
-        self._digest = digest(rows.keys or repeat(None, rows.count), rows.values, self._digest)
+        self._digest.add(rows.keys or repeat(None, rows.count), rows.values)
         if self._done is not None:
             return
         if self._options.topic or rows.topics is None:
@@ -391,8 +412,8 @@ class Writing:
         """Until all is written; how many rows there were, and their checksum: for the driver."""
         for target in self._targets.values():
             await target.finish()
-        here = self._rows, self._digest
-        if self._done is not None and self._done != here:
+        here = self._rows, self._digest.value
+        if self._done is not None and (self._done[0] != here[0] or (self._comparable and self._done != here)):
             raise _other_rows(self._place, f"{self._done[0]} rows were written, now there are {here[0]}")
         return here
 

@@ -12,10 +12,10 @@ from tests.spark.conftest import World
 from tidelog.client import Client, connect
 from tidelog.protocol.errors import InvalidRequest, OffsetOutOfRange
 from tidelog.protocol.types import TopicPartition
-from tidelog.spark.ledger import Done, Intent, Ledger, Numbering, Place
+from tidelog.spark.ledger import CHECKSUM, Done, Intent, Ledger, Numbering, Place
 from tidelog.spark.options import WriteOptions
 from tidelog.spark.portal import Address
-from tidelog.spark.writing import BATCH_ROWS, Writing
+from tidelog.spark.writing import BATCH_ROWS, Digest, Writing
 
 pytestmark = pytest.mark.slow
 
@@ -68,7 +68,7 @@ async def write(
         here = await writing.finish()
         if commit:
             task = attempt.place
-            done = Done(batch=task.batch, tasks={str(task.task): here})
+            done = Done(batch=task.batch, tasks={str(task.task): here}, checksum=CHECKSUM)
             await writing._ledger.finish(task.query, done)
 
 
@@ -166,6 +166,27 @@ def test_other_rows_are_refused_when_all_was_done_as_well(world: World) -> None:
     with pytest.raises(InvalidRequest, match="0 rows were written, now there are 5"):
         world.run(write(Attempt(world, Place(task.query, 1, 0), topic), rows(5)))
     assert len(world.values(topic)) == 100
+
+
+def test_a_checksum_tells_null_from_empty_and_sees_where_values_end() -> None:
+    columns = [[b"a\0b"], [b"a", b"b"], [b"ab"], [b"", b"ab"], [None, b"ab"], [b"ab", None], [b"ab", b""]]
+    of_values = {Digest().add([None] * len(each), each).value for each in columns}
+    of_keys = {Digest().add(each, [None] * len(each)).value for each in columns}
+    assert len(of_values | of_keys) == 2 * len(columns)
+    pieces = Digest().add([b"k"], [b"ab"]).add([None, b""], [None, b"c"])
+    assert pieces.value == Digest().add([b"k", None, b""], [b"ab", None, b"c"]).value
+
+
+def test_an_older_checksum_of_what_is_done_is_compared_with_nothing(world: World) -> None:
+    topic, task = world.topic(), place()
+
+    async def done_by_an_older_one() -> None:
+        await Ledger(world.client).finish(task.query, Done(batch=0, tasks={"0": (100, 1)}))
+
+    world.run(done_by_an_older_one())
+    world.run(write(Attempt(world, task, topic), rows(100)))
+    with pytest.raises(InvalidRequest, match="100 rows were written, now there are 101"):
+        world.run(write(Attempt(world, task, topic), rows(101)))
 
 
 def test_more_partitions_between_two_attempts_change_nothing(world: World) -> None:
