@@ -15,8 +15,8 @@ What it keeps true:
 """
 
 import asyncio
+import struct
 import zlib
-from array import array
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Final
@@ -93,9 +93,14 @@ class Digest:
         """Go on with these records."""
         for at, column in ((0, list(keys)), (2, list(values))):
             # Sizes beside the bytes: what is null is not empty, and where one ends the next one begins.
-            sizes = array("i", [-1 if each is None else len(each) for each in column])
-            self._states[at] = zlib.crc32(b"".join([each or b"" for each in column]), self._states[at])
-            self._states[at + 1] = zlib.crc32(sizes.tobytes(), self._states[at + 1])
+            try:
+                sizes: Iterable[int] = map(len, column)  # type: ignore[arg-type]  # mostly there is something in each
+                packed, data = struct.pack(f"<{len(column)}i", *sizes), b"".join(column)  # type: ignore[arg-type]
+            except TypeError:
+                sizes = [-1 if each is None else len(each) for each in column]
+                packed, data = struct.pack(f"<{len(column)}i", *sizes), b"".join(filter(None, column))
+            self._states[at] = zlib.crc32(data, self._states[at])
+            self._states[at + 1] = zlib.crc32(packed, self._states[at + 1])
         return self
 
     @property
