@@ -5,11 +5,16 @@
     count_by_window(spark, "orders", "orders-per-minute", "/checkpoints/counts", bootstrap="h:9092")
 
 What they keep true: every record of the topic is in the files once, and every window's count in the topic once, however
-often they are killed and started again. Small files are replaced in a way that a reader sees either the many or the one:
-a rename is the last thing that happens.
+often they are killed and started again. Small files are replaced in a way that a reader sees either the many or the few:
+a rename decides it, and only then what it has replaced is removed.
+
+    /lake/orders/data/batch=7/day=2024-10-04/     one micro-batch, complete when it has the file _SUCCESS
+                 compacted-2/day=2024-10-04/      all micro-batches up to the one that _current names
+                 _current, _checkpoint
 """
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +28,9 @@ DAY: Final = "day"
 _DATA: Final = "data"
 _CHECKPOINT: Final = "_checkpoint"
 _CURRENT: Final = "_current"
+_BATCH: Final = "batch"
+_COMPLETE: Final = "_SUCCESS"
+"""What Spark writes last."""
 
 
 def to_parquet(
@@ -36,16 +44,23 @@ def to_parquet(
 ) -> None:
     """Append what is in the topic and not yet in the files, in a folder per day of the records' time.
 
-    `forever`: and what comes; otherwise it ends. Spark's file sink notes which files belong to which micro-batch, so that a
-    repeated one replaces its own.
+    `forever`: and what comes; otherwise it ends. Each micro-batch has a folder of its own, so that a repeated one finds what it
+    has written, or replaces it where it was killed.
     """
+    place = Path(place)
+
+    def write(batch: DataFrame, number: int) -> None:
+        folder = place / _DATA / f"{_BATCH}={number}"
+        if not (folder / _COMPLETE).exists():
+            # The whole folder, whatever the session says: a killed attempt may have left some of its files.
+            whole = batch.write.mode("overwrite").option("partitionOverwriteMode", "static")
+            whole.partitionBy(DAY).parquet(str(folder))
+
     stream = read_stream(spark, topic, bootstrap, **{"startingOffsets": "earliest", **options})
     query = (
         stream.withColumn(DAY, f.to_date("timestamp"))
-        .writeStream.format("parquet")
-        .partitionBy(DAY)
-        .option("path", str(Path(place) / _DATA))
-        .option("checkpointLocation", str(Path(place) / _CHECKPOINT))
+        .writeStream.foreachBatch(write)
+        .option("checkpointLocation", str(place / _CHECKPOINT))
         .trigger(**({"processingTime": "10 seconds"} if forever else {"availableNow": True}))
         .start()
     )
@@ -53,34 +68,28 @@ def to_parquet(
 
 
 def read_parquet(spark: SparkSession, place: str | Path) -> DataFrame:
-    """All that `to_parquet` has written: what was compacted, and the files since."""
+    """All that `to_parquet` has written: what was compacted, and the micro-batches since."""
     place = Path(place)
-    live = spark.read.parquet(str(place / _DATA))
-    state = _state(place)
-    if state is None:
-        return live
-    compacted = spark.read.parquet(str(place / state["folder"]))
-    return compacted.unionByName(_newer(live, state))
+    return _read(spark, place, _state(place), _batches(place))
 
 
 def compact(spark: SparkSession, place: str | Path, rows_per_file: int = 1_000_000) -> int:
-    """Write everything that is there into few files per day; how many rows those hold.
+    """Write everything that is there into few files per day, and remove what it was in; how many rows those hold.
 
-    What belongs to it is known by offsets: per partition up to where the compacted files reach. The streaming sink's files
-    stay as they are, for its log names them; `read_parquet` reads them behind those offsets only.
+    `to_parquet` may go on meanwhile: micro-batches that Spark has not noted as ended stay as they are. A DataFrame of
+    `read_parquet` that was made before has lost its files afterwards: read anew.
     """
     place = Path(place)
     before = _state(place)
-    everything = read_parquet(spark, place)
-    reach = {
-        f"{row.topic}/{row.partition}": row.reach
-        for row in everything.groupBy("topic", "partition").agg(f.max("offset").alias("reach")).collect()
-    }
+    _remove_replaced(place, before)  # as far as one that was killed has not
+    commits = [
+        int(each.name) for each in (place / _CHECKPOINT / "commits").glob("*") if each.name.isdecimal()
+    ]
+    reach = max(commits, default=-1)
     number = 1 if before is None else before["number"] + 1
     folder = f"compacted-{number}"
-    state = {"number": number, "folder": folder, "reach": reach}
     (
-        _up_to(everything, state)
+        _read(spark, place, before, [each for each in _batches(place) if each <= reach])
         .repartition(DAY)
         .sortWithinPartitions(DAY, "topic", "partition", "offset")
         .write.mode("overwrite")
@@ -88,11 +97,15 @@ def compact(spark: SparkSession, place: str | Path, rows_per_file: int = 1_000_0
         .partitionBy(DAY)
         .parquet(str(place / folder))
     )
+    state = {"number": number, "folder": folder, "batch": reach}
     new = place / f"{_CURRENT}.new"
     new.write_text(json.dumps(state, sort_keys=True), "utf-8")
+    # What is removed next must not be all that a power cut leaves.
+    for each in (*(place / folder).rglob("*"), place / folder, new):
+        _sync(each)
     new.replace(place / _CURRENT)
-    if before is not None:
-        shutil.rmtree(place / before["folder"])
+    _sync(place)
+    _remove_replaced(place, state)
     return spark.read.parquet(str(place / folder)).count()
 
 
@@ -140,16 +153,44 @@ def _state(place: Path) -> dict[str, Any] | None:
     return found
 
 
-def _reach(state: dict[str, Any]) -> Any:
-    """The last offset of a row's partition that the compacted files hold, as a column."""
-    pairs = [item for name, reach in sorted(state["reach"].items()) for item in (f.lit(name), f.lit(reach))]
-    reaches = f.create_map(*pairs) if pairs else f.create_map(f.lit(""), f.lit(-1))
-    return f.coalesce(reaches[f.concat_ws("/", "topic", "partition")], f.lit(-1))
+def _batches(place: Path) -> list[int]:
+    """The complete micro-batches that hold anything and are not compacted."""
+    state = _state(place)
+    reach = -1 if state is None else state["batch"]
+    return sorted(
+        number
+        for number, folder in _folders(place)
+        if number > reach and (folder / _COMPLETE).exists() and any(folder.glob(f"{DAY}=*"))
+    )
 
 
-def _newer(live: DataFrame, state: dict[str, Any]) -> DataFrame:
-    return live.filter(f.col("offset") > _reach(state))
+def _folders(place: Path) -> list[tuple[int, Path]]:
+    return [(int(each.name.partition("=")[2]), each) for each in (place / _DATA).glob(f"{_BATCH}=*")]
 
 
-def _up_to(frame: DataFrame, state: dict[str, Any]) -> DataFrame:
-    return frame.filter(f.col("offset") <= _reach(state))
+def _read(spark: SparkSession, place: Path, state: dict[str, Any] | None, batches: list[int]) -> DataFrame:
+    """What was compacted, and these micro-batches."""
+    data = place / _DATA
+    frames = [] if state is None else [spark.read.parquet(str(place / state["folder"]))]
+    if batches or not frames:
+        folders = [str(data / f"{_BATCH}={number}") for number in batches] or [str(data)]
+        frames.append(spark.read.option("basePath", str(data)).parquet(*folders).drop(_BATCH))
+    return frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1])
+
+
+def _remove_replaced(place: Path, state: dict[str, Any] | None) -> None:
+    """The files whose rows are elsewhere: of micro-batches that were compacted, of other compactions."""
+    for each in place.glob("compacted-*"):
+        if state is None or each.name != state["folder"]:
+            shutil.rmtree(each)
+    for number, folder in _folders(place):
+        if state is not None and number <= state["batch"]:
+            shutil.rmtree(folder)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

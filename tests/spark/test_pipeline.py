@@ -22,7 +22,7 @@ async def _write(world: World, topic: str, count: int, at_ms: int, step_ms: int 
 
 
 def test_a_topic_goes_into_files_by_day_once_and_small_ones_become_few(
-    spark: SparkSession, world: World, tmp_path: Path
+    spark: SparkSession, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = world.topic(2)
 
@@ -38,19 +38,31 @@ def test_a_topic_goes_into_files_by_day_once_and_small_ones_become_few(
     world.run(_write(world, topic, 50, 20_001 * DAY_MS))
     first = run()
     assert len(first) == len(set(first)) == 100
-    assert sorted(path.name for path in (tmp_path / "data").glob("day=*")) == [
+    assert {path.name for path in (tmp_path / "data").glob("batch=*/day=*")} == {
         "day=2024-10-04",
         "day=2024-10-05",
-    ]
+    }
+    (tmp_path / "data" / "batch=99" / "day=2024-10-05").mkdir(parents=True)  # killed while it was written
     assert pipeline.compact(spark, tmp_path) == 100
-    assert len(list((tmp_path / "compacted-1").rglob("*.parquet"))) == 2
+    assert len(list(tmp_path.rglob("*.parquet"))) == 2
     assert there() == first
     world.run(_write(world, topic, 10, 20_001 * DAY_MS))
     second = run()
     assert len(second) == len(set(second)) == 110
+
+    def killed(_: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("shutil.rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            pipeline.compact(spark, tmp_path)
+    assert (tmp_path / "compacted-1").exists()
+    assert there() == second
     assert pipeline.compact(spark, tmp_path) == 110
     assert there() == second
-    assert not (tmp_path / "compacted-1").exists()
+    assert len(list(tmp_path.rglob("*.parquet"))) == 2
+    assert run() == second
 
 
 def test_windows_are_counted_by_the_records_time_and_told_once(
