@@ -69,6 +69,11 @@ def _plain(kind: DataType) -> str:
     return kind.simpleString()
 
 
+def bytes_of(batch: RecordBatch) -> int:
+    """About so much is in it. Keys by the first one: they are short, and mostly of one length."""
+    return _size(batch.values) + len(batch.keys[0] or b"") * len(batch)
+
+
 class Shaper:
     """Makes Arrow batches of one schema out of what the client has fetched, many of its batches for one."""
 
@@ -84,8 +89,7 @@ class Shaper:
         """Take these records."""
         self._pending.append(batch)
         self._rows += len(batch)
-        # Keys by the first one: they are short, and mostly of one length.
-        self._bytes += _size(batch.values) + len(batch.keys[0] or b"") * len(batch)
+        self._bytes += bytes_of(batch)
 
     @property
     def full(self) -> bool:

@@ -4,7 +4,10 @@ What it keeps true:
 
 * Every committed record of the spans is read once and in order, whatever leaders do meanwhile; nothing else is.
 * What cannot be read any more is named (`losses`) and raised, or left out with a warning: `failOnDataLoss`.
-* A task holds at most what it prefetches, and two Arrow batches, however long its spans are.
+* The spans come one after the other, in the order in which they were planned, whichever leader is the quickest: a task that
+  is repeated yields the same rows in the same order, which sinks rest on.
+* A task holds at most what it prefetches, what has come before its turn (`EARLY_BYTES`), and two Arrow batches, however
+  long its spans are.
 * It ends: without any progress for `STALLED_S` it says which partition does not answer.
 """
 
@@ -32,7 +35,7 @@ from tidelog.protocol.errors import (
     UnknownTopicOrPartition,
 )
 from tidelog.protocol.types import Offset, TopicPartition
-from tidelog.spark.columns import Shaper
+from tidelog.spark.columns import Shaper, bytes_of
 from tidelog.spark.lookup import isolation_of
 from tidelog.spark.losses import Loss, find_losses
 from tidelog.spark.options import ReadOptions
@@ -42,6 +45,8 @@ from tidelog.spark.portal import connected, portal
 logger = logging.getLogger(__name__)
 
 PREFETCH_BYTES: Final = 16 << 20
+EARLY_BYTES: Final = 16 << 20
+"""When more than that has come before its turn, only the span whose turn it is is read on."""
 STALLED_S: Final = 120.0
 _LOOK_S: Final = 0.2
 """How long nothing comes before positions are looked at: compaction may have left nothing at a span's end."""
@@ -62,6 +67,11 @@ class Scan:
             span.name: [span.start, span.end] for span in spans if span.size
         }
         """How far each is read, and where it ends."""
+        self._order = list(self._left)
+        """The spans whose turn has not passed."""
+        self._early: dict[TopicPartition, list[RecordBatch]] = {}
+        """What has come before its turn."""
+        self._early_bytes = 0
         self._client: Client
         self._consumer: Consumer | None = None
         self._batches: AsyncIterator[RecordBatch] | None = None
@@ -89,10 +99,12 @@ class Scan:
         """Read what is left, and forget what was fetched of anything else."""
         assert self._consumer is not None
         known = self._consumer.assignment()
-        self._consumer.assign(self._left)
-        for name, (position, _) in self._left.items():
+        # Who is ahead by too much waits until it is its turn.
+        wanted = self._order[:1] if self._early_bytes > EARLY_BYTES else list(self._left)
+        self._consumer.assign(wanted)
+        for name in wanted:
             if name not in known:
-                self._consumer.seek(name, position)
+                self._consumer.seek(name, self._left[name][0])
 
     async def end(self) -> None:
         """Read nothing more, and give everything back but the client."""
@@ -158,13 +170,25 @@ class Scan:
                 self._done(name)
                 return
             batch, _ = batch.split(within)
-        self._shaper.add(batch)
+        if name == self._order[0]:
+            self._shaper.add(batch)
+        else:
+            self._early.setdefault(name, []).append(batch)
+            before, self._early_bytes = self._early_bytes, self._early_bytes + bytes_of(batch)
+            if before <= EARLY_BYTES < self._early_bytes and self._consumer is not None:
+                self._batches = None
+                self._assign()
         if bounds[0] >= end:
             self._done(name)
 
     def _done(self, name: TopicPartition) -> None:
         del self._left[name]
         self._batches = None
+        while self._order and self._order[0] not in self._left:
+            self._order.pop(0)
+            for batch in self._early.pop(self._order[0], []) if self._order else ():
+                self._early_bytes -= bytes_of(batch)
+                self._shaper.add(batch)
         if self._left and self._consumer is not None:
             self._assign()
 
@@ -172,7 +196,8 @@ class Scan:
         """Nothing has come: find out whether there is nothing to come, or nobody is there."""
         if self._consumer is None:
             return
-        for name, bounds in list(self._left.items()):
+        for name in self._consumer.assignment() & self._left.keys():
+            bounds = self._left[name]
             position = await self._consumer.position(name)
             if position > bounds[0]:
                 bounds[0] = position
@@ -209,7 +234,7 @@ class Scan:
         self._moved_s = time.monotonic()
         if loss.what == "deleted" and loss.resume < bounds[1]:
             bounds[0] = loss.resume
-            if self._consumer is not None:
+            if self._consumer is not None and loss.name in self._consumer.assignment():
                 self._batches = None
                 self._consumer.seek(loss.name, loss.resume)
         elif loss.what == "truncated" and loss.resume > bounds[0]:

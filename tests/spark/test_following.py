@@ -11,9 +11,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from tests.spark.conftest import World
 from tests.spark.test_losses import planned
 from tidelog.protocol.errors import OffsetOutOfRange, UnknownTopicOrPartition
-from tidelog.spark import stream
+from tidelog.spark import scan, stream
 from tidelog.spark.columns import schema_of
 from tidelog.spark.options import read_options
+from tidelog.spark.scan import EARLY_BYTES
 from tidelog.spark.stream import POLL_S, TopicStream
 
 pytestmark = pytest.mark.slow
@@ -218,3 +219,24 @@ def test_a_stream_begins_in_every_way_in_which_a_batch_does(world: World) -> Non
     assert begins(lastRecords=3) == (7, 7)
     with pytest.raises(OffsetOutOfRange, match=f"has no record of {late} ms or later"):
         begins(startingTimestamp=late)
+
+
+@pytest.mark.parametrize("ahead", [EARLY_BYTES, 0])
+def test_a_task_yields_its_partitions_in_their_order_whoever_answers_first(
+    world: World, monkeypatch: pytest.MonkeyPatch, ahead: int
+) -> None:
+    """A sink compares what a repeated task yields with what is written, row by row."""
+    monkeypatch.setattr(scan, "EARLY_BYTES", ahead)
+    topic, counts = world.topic(6), [3000, 0, 7, 2000, 1, 4000]
+    for partition, count in enumerate(counts):
+        for first in range(0, count, 500):
+            world.produce(topic, numbers(min(500, count - first), first), partition)
+    reader, [task] = planned(world, topic)
+    seen = [
+        (partition, offset)
+        for batch in reader.read(task)
+        for partition, offset in zip(
+            batch.column("partition").to_pylist(), batch.column("offset").to_pylist(), strict=True
+        )
+    ]
+    assert seen == [(partition, offset) for partition, count in enumerate(counts) for offset in range(count)]

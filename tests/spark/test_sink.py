@@ -169,7 +169,15 @@ def test_other_rows_are_refused_when_all_was_done_as_well(world: World) -> None:
 
 
 def test_a_checksum_tells_null_from_empty_and_sees_where_values_end() -> None:
-    columns = [[b"a\0b"], [b"a", b"b"], [b"ab"], [b"", b"ab"], [None, b"ab"], [b"ab", None], [b"ab", b""]]
+    columns: list[list[bytes | None]] = [
+        [b"a\0b"],
+        [b"a", b"b"],
+        [b"ab"],
+        [b"", b"ab"],
+        [None, b"ab"],
+        [b"ab", None],
+        [b"ab", b""],
+    ]
     of_values = {Digest().add([None] * len(each), each).value for each in columns}
     of_keys = {Digest().add(each, [None] * len(each)).value for each in columns}
     assert len(of_values | of_keys) == 2 * len(columns)
