@@ -1,4 +1,4 @@
-"""Records as Arrow columns: from the client's columns to Spark's, without an object per record.
+"""Records as Arrow columns: from the client's columns to Spark's, without a row per record.
 
 What it keeps true: a batch has exactly the schema that was asked for; only the columns are made that are in it; what a
 batch takes is bounded by `ROWS` and `BYTES`, whatever the producers' batches are.
