@@ -72,7 +72,8 @@ class Append:
     """As the leader told it; -1: it does not know yet."""
     log_start: Offset
     purge_floor: Offset = NO_OFFSET
-    """Of the leader, for who copies its log from the beginning: what it lacks, the copy lacks."""
+    """What is to be taken over: the leader's for who copies its log from the beginning, for what it lacks, the copy
+    lacks; 0 for all others if there may be gaps."""
     gaps: bool = False
     """The leader's log has been compacted: offsets may be missing."""
 
@@ -185,7 +186,11 @@ class Followership:
             return self._on_diverging(parting, answer.log_start, log)
         if not answer.records_size:
             self._failures = self._bad = 0
-        floor = answer.purge_floor if asked.fetch_offset <= answer.log_start else NO_OFFSET
+        floor = answer.purge_floor
+        if asked.fetch_offset > answer.log_start:
+            # Every tombstone below its floor was seen here. What is copied has gaps all the same: 0 says so to
+            # whoever copies from here one day.
+            floor = min(floor, 0)
         return Append(answer.high_watermark, answer.log_start, floor, answer.purge_floor != NO_OFFSET)
 
     def on_failure(self) -> Wait:

@@ -98,6 +98,16 @@ def test_what_comes_is_appended_and_then_what_is_committed_is_taken_over(size: i
     assert step == Append(75, 10)
 
 
+@pytest.mark.parametrize(
+    ("end", "floor", "taken"), [(10, -1, -1), (10, 7, 7), (80, -1, -1), (80, 0, 0), (80, 70, 0)]
+)
+def test_gaps_are_told_to_whoever_copies_from_here_and_what_was_purged_is_taken_from_the_start_on(
+    end: int, floor: int, taken: int
+) -> None:
+    log = view((6, 5), end=end)
+    assert told(follows(), log, log_start=10, purge_floor=floor) == Append(-1, 10, taken, floor >= 0)
+
+
 @pytest.mark.parametrize(("told_hwm", "becomes"), [(-1, 30), (20, 30), (60, 60), (80, 80), (95, 80)])
 def test_the_high_watermark_only_grows_and_stays_within_the_log(told_hwm: int, becomes: int) -> None:
     """D11, and C-model: not capped by the end, it would call committed what was never copied."""

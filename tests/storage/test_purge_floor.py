@@ -49,15 +49,17 @@ class Replicas:
         at, floor = mine.end_offset, leads.purge_floor
         if one == self.leader or at == leads.end_offset:
             return
+        taken = min(floor, 0)
         if at <= leads.log_start:
-            self.noted[one] = floor
-            mine.purge_floor = max(mine.purge_floor, floor)
-            self.replicas[one].node.data.write_purge_floors().run()
+            self.noted[one] = taken = floor
         elif self.keeps_floor and at < floor and self.noted.get(one) != floor:
             self.complete.discard(one)
             mine.truncate_fully_and_start_at(leads.log_start)
             self.replicas[one].durable = leads.log_start
             return
+        if taken > mine.purge_floor:
+            mine.purge_floor = taken
+            self.replicas[one].node.data.write_purge_floors().run()
         piece = leads.read(at, self.rng.choice([1, 300, 3000]))
         mine.append_as_follower(piece.data, 1 << 20, self.replicas[one].now_ms, gaps=floor >= 0)
         if mine.end_offset >= max(self.committed, floor):
@@ -161,3 +163,29 @@ def test_a_replica_that_was_away_while_a_tombstone_went_begins_anew() -> None:
 def test_without_the_floor_it_would_keep_what_was_deleted() -> None:
     with pytest.raises(AssertionError, match="replica 2 knows something else"):
         away_while_a_tombstone_goes(keeps_floor=False).check()
+
+
+def test_who_has_copied_gaps_in_the_middle_says_so_when_it_leads() -> None:
+    """Its leader has purged no tombstone; whoever copies from it later has to believe the gaps."""
+    three = Replicas(Random(1))
+    leads = three.replicas[0]
+
+    def write(key: bytes, times: int) -> None:
+        before = len(leads.records)
+        for _ in range(times):
+            leads.append(keys=[key], tombstones=0)
+        three.truth += leads.records[before:]
+
+    write(b"a", 1)
+    three.fetch(1)
+    write(b"b", 60)
+    leads.roll()
+    leads.durable = leads.log.end_offset
+    leads.compact()
+    assert leads.log.purge_floor == 0
+    while three.replicas[1].log.end_offset < leads.log.end_offset:
+        three.fetch(1)
+    three.replicas[1].start(Killed)
+    assert three.replicas[1].log.purge_floor == 0
+    three.leader = 1
+    three.check()
