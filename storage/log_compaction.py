@@ -14,6 +14,7 @@ what one in another process says.
 """
 
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from typing import Protocol
 
 from tidelog.protocol.errors import DiskFull, StorageError
@@ -217,12 +218,15 @@ class Compaction:
         """Give up what is not committed, finish what is."""
         swap, self._swap = self._swap, None
         self._log.compaction = None
+        # A disk that has failed does not remove files, either: what is half-written is ignored, and goes at a start.
         if self.compactor is not None:
-            self.compactor.abandon()
+            with suppress(OSError):
+                self.compactor.abandon()
         if swap is None:
             return
         if swap.state is State.WRITTEN:
-            swap.give_up()
+            with suppress(OSError):
+                swap.give_up()
             return
         try:
             if swap.state is State.COMMITTED:

@@ -4,7 +4,7 @@ town = Town(world)              three brokers; topic `orders`, made through a br
 town.do(lambda client: ...)     the client's coroutine, to its end; everything is looked at meanwhile
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from random import Random
 from typing import Any, TypeVar
 
@@ -129,22 +129,29 @@ async def _create(client: Probe, configs: tuple[ConfigEntry, ...]) -> Place:
 
 
 async def send(
-    client: Probe, address: Address, place: Place, values: list[bytes], acks: int = ACKS_ALL
+    client: Probe,
+    address: Address,
+    place: Place,
+    values: Sequence[bytes | None],
+    acks: int = ACKS_ALL,
+    keys: Sequence[bytes] | None = None,
 ) -> PartitionProduced:
     """One batch to one broker, and what it says."""
-    batch = bytes(encode(values, now_ms=0))
+    batch = bytes(encode(values, keys, now_ms=0))
     entry = PartitionProduce(*place, len(batch))
     reply, _ = await client.ask(address, Produce(acks, 1000, (entry,)), batch)
     assert isinstance(reply, ProduceReply), reply
     return reply.partitions[0]
 
 
-async def deliver(client: Probe, place: Place, values: list[bytes]) -> int:
+async def deliver(
+    client: Probe, place: Place, values: Sequence[bytes | None], keys: Sequence[bytes] | None = None
+) -> int:
     """One batch to whoever leads, again while that may help; its first offset. Only retriable errors pass."""
     while True:
         address = await client.leader(TOPIC, place)
         try:
-            answer = await send(client, address, place, values)
+            answer = await send(client, address, place, values, keys=keys)
             if not answer.error:
                 return answer.base_offset
             error = error_of(answer.error, answer.message or "")

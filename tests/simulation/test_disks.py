@@ -3,12 +3,16 @@
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from tests.simulation.cluster import with_config
 from tests.simulation.directed import TOPIC, Town, deliver
 from tests.simulation.invariants import Violation
 from tests.simulation.probe import Probe
+from tidelog.broker.flusher import FlushSettings
+from tidelog.broker.upkeep import UpkeepSettings
 from tidelog.controller import liveness
 from tidelog.controller.election import Loss
 from tidelog.controller.image import BrokerState, PartitionState
@@ -16,6 +20,7 @@ from tidelog.protocol.errors import TidelogError
 from tidelog.protocol.messages import CreateTopics, CreateTopicsReply, NewTopic, RegisterBroker
 from tidelog.replication.sessions import Place
 from tidelog.storage.crashes import CrashKind
+from tidelog.storage.swap import Swap
 from tidelog.testing.simulation.disk import SimulatedDisk
 from tidelog.testing.simulation.world import World
 
@@ -25,8 +30,10 @@ OTHER = "clicks"
 class TwoDisks(Town):
     """Each topic's partition lies on another disk: `orders` on the second one of each broker, `clicks` on the first."""
 
-    def __init__(self, world: World, flush_mode: str = "async") -> None:
-        super().__init__(world, disks=2, flush_mode=flush_mode)
+    def __init__(
+        self, world: World, flush_mode: str = "async", *, config: dict[str, Any] | None = None, **topic: str
+    ) -> None:
+        super().__init__(world, config=config, disks=2, flush_mode=flush_mode, **topic)
         self.clicks = self.do(self._make)
         self.cluster.until(self.cluster.converged, 20)
         self.heard = 0
@@ -106,6 +113,40 @@ def test_a_flush_that_fails_once_closes_the_directory_for_good(world: World) -> 
     lives = [data.life.last_end for data in town.cluster.brokers[number].data.all]
     assert lives == [CrashKind.PROCESS, CrashKind.PROCESS]
     assert list(dict.fromkeys(town.read())) == town.sent, "whoever was refused has sent it once more"
+
+
+def test_a_disk_that_dies_while_a_log_there_is_compacted_takes_only_what_lies_on_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not remove what the compaction has written, either."""
+    town = TwoDisks(
+        world,
+        config=with_config(
+            upkeep=UpkeepSettings(check_interval_ms=300), flush=FlushSettings(300, 64 << 10, 700, 300)
+        ),
+        cleanup_policy="compact",
+        segment_bytes="1024",
+        min_cleanable_dirty_ratio="0",
+    )
+    struck: list[int] = []
+    commit = Swap.commit
+
+    def dies(swap: Swap) -> None:
+        number = next(n for n in town.cluster.hosts if town.partition(n).log is swap._log)
+        if not struck:
+            struck.append(number)
+            town.second(number).broken = True
+        commit(swap)
+
+    monkeypatch.setattr(Swap, "commit", dies)
+    for _ in range(10):
+        town.do(lambda client: deliver(client, town.place, [b"v" * 100] * 2, [b"a", b"b"]))
+    town.cluster.until(lambda: struck, 10)
+    (number,) = struck
+    town.cluster.until(lambda: number not in town.isr_of(town.place), 10)
+    assert town.cluster.hosts[number].alive
+    assert number in town.isr_of(town.clicks)
+    town.click()
 
 
 def test_the_first_disk_ends_the_process(world: World) -> None:

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
+from typing import NoReturn
 
 import pytest
 
@@ -321,6 +322,30 @@ def test_a_disk_that_does_not_answer_ends_a_compaction(life: Compacted) -> None:
     with pytest.raises(StorageError):
         life.compact()
     assert life.log.compaction is None
+
+
+def test_a_disk_that_dies_at_any_step_ends_a_compaction_with_one_error_and_no_other() -> None:
+    """Its own directory has failed, or only this compaction has: whoever has other disks goes on."""
+    steps = 0
+    while True:
+        life = some()
+
+        def fails(what: str, error: OSError) -> NoReturn:
+            raise StorageError(f"{what}: the directory has failed") from error
+
+        life.node.data.fails_alone(fails)
+        running = life.compaction()
+        try:
+            for taken, work in enumerate(running.steps(life.durable, life.now_ms, MEMORY)):
+                life.node.disk.broken = taken >= steps
+                if work is not None:
+                    work()
+        except StorageError:
+            assert life.log.compaction is None
+        else:
+            break
+        steps += 1
+    assert steps > 20
 
 
 @pytest.mark.parametrize("suffix", [".log.cleaned", "orders-0"])
