@@ -6,7 +6,8 @@
 
 What it keeps true (docs/STORAGE.md, 10.8 and 10.9; ADR 79):
 
-* Where a log starts is its leader's to decide; a follower hears of it, and frees the same bytes.
+* Where a log starts is its leader's to decide; a follower hears of it, and frees the same bytes. Each closes its own
+  segments when they are old: what is written to no more is closed by nobody else.
 * Nothing leaves before the log's start is durable, and nothing at or above the high watermark.
 * Nobody waits for it: logs are compacted in another process where there is one (ADR 104), and all else is done in
   steps of a few milliseconds. What waits for the disk is done in a worker thread, and a log is never cut, closed or
@@ -37,7 +38,7 @@ from tidelog.storage.compaction import Compactor
 from tidelog.storage.data_directory import DataDirectory
 from tidelog.storage.files import Directory
 from tidelog.storage.log_compaction import Compaction, Compacts, CompactsElsewhere
-from tidelog.storage.retention import Leftovers, remove, retain
+from tidelog.storage.retention import Leftovers, remove, retain, seal
 
 logger = logging.getLogger(__name__)
 
@@ -127,10 +128,14 @@ class Upkeep:
         for partition in list(self._replicas.partitions.values()):
             if self._stopping:
                 return
-            if partition.offline is not None or partition.leadership is None:
+            if partition.offline is not None:
                 continue
+            log, now_ms = partition.log, self._clocks.wall_ms()
             try:
-                raised |= retain(partition.log, partition.high_watermark, self._clocks.wall_ms())
+                if partition.leadership is None:
+                    seal(log, now_ms)
+                else:
+                    raised |= retain(log, partition.high_watermark, now_ms)
             except (DiskFull, StorageError) as refused:
                 logger.warning("retention.refused partition=%s reason=%s", partition.name, refused)
             await asyncio.sleep(0)

@@ -1,6 +1,7 @@
 """Which segments have been kept long enough, and how they leave: decided, then durable, then gone.
 
-    retain            closes an old segment, and raises the log's start over what may go
+    seal              closes an old segment, and one of which all is deleted
+    retain            does so, and raises the log's start over what may go
     (the owner)       writes log-start-offset-checkpoint durably
     Leftovers.take    renames the files: readers cannot come to them any more
     Leftovers.remove  removes those that were renamed `file.delete.delay.ms` ago
@@ -70,12 +71,19 @@ def wanted_log_start(
     return log_start
 
 
+def seal(log: Log, now_ms: int) -> None:
+    """Close the newest segment when it is old, and when all of it is deleted: no other leaves its log, or is compacted."""
+    log.roll_if_old(now_ms)
+    if log.log_start == log.end_offset:
+        log.roll()
+
+
 def retain(log: Log, high_watermark: Offset, now_ms: int) -> bool:
     """Raise the log's start over what has been kept long enough. Whether it was: then it has to become durable.
 
-    A new segment is begun when the newest is old, and when it is to go itself.
+    A new segment is begun when the newest is to go itself.
     """
-    log.roll_if_old(now_ms)
+    seal(log, now_ms)
     start = wanted_log_start(log.segments, log.config, log.log_start, high_watermark, now_ms)
     if start == log.log_start:
         return False

@@ -109,6 +109,29 @@ async def test_a_setting_that_is_changed_holds_at_once(client: Client, tmp_path:
     await until(gone, "what is older than a millisecond has left")
 
 
+async def test_what_nobody_writes_to_any_more_is_freed_to_its_last_byte_on_every_replica(
+    client: Client, tmp_path: Path
+) -> None:
+    """Trimmed, or too old: also the newest segment, which has room for another gigabyte."""
+    quick = {"file.delete.delay.ms": 0}
+    await client.admin.create_topics(NewTopic("trimmed", 1, 3, quick), NewTopic("old", 1, 3, quick))
+    for topic in ("trimmed", "old"):
+        await fill(client, topic, 40)
+    trimmed = TopicPartition("trimmed", 0)
+    assert await client.admin.delete_records({trimmed: -1}) == {trimmed: 40}
+    await client.admin.alter_configs("topic", "old", {"retention.ms": 1})
+
+    async def freed() -> object:
+        left = {
+            topic: [size(tmp_path, broker, topic) for broker in (1, 2, 3)] for topic in ("trimmed", "old")
+        }
+        return left if any(map(sum, left.values())) else None
+
+    await until(freed, "every replica has freed all that is deleted")
+    async with client.producer() as producer:
+        assert (await producer.send("trimmed", b"v")).offset == 40
+
+
 async def test_the_last_value_of_every_key_stays_on_every_replica(
     cluster: Cluster, client: Client, tmp_path: Path
 ) -> None:

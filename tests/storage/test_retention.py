@@ -136,6 +136,19 @@ def test_the_newest_segment_goes_only_when_a_new_one_has_begun() -> None:
     life.check()
 
 
+def test_what_was_deleted_to_the_end_goes_whoever_has_raised_the_log_start() -> None:
+    """Somebody asked for it, or the leader has done so: this log's owner never leads."""
+    for keep in (retention.seal, lambda log, now_ms: retain(log, log.end_offset, now_ms)):
+        life = aging(batches=2)
+        log = life.log
+        log.raise_log_start(log.end_offset)
+        keep(log, life.now_ms)
+        life.leftovers.take(log, life.now_ms)
+        assert ([segment.size for segment in log.segments], len(life.leftovers)) == ([0], 1)
+        keep(log, life.now_ms)
+        assert len(log.segments) == 1
+
+
 def test_the_newest_segment_stays_while_some_of_it_is_not_committed() -> None:
     life = aging()
     life.durable = life.log.end_offset - 1
