@@ -1,7 +1,7 @@
 """What happens to logs over time: old segments go, compacted ones take the place of others, what has left is removed.
 
     look ─► leaders raise log starts ─► durable ─► segments below leave ─► (file.delete.delay.ms) ─► their files are removed
-         ─► the log that needs it most is compacted, step by step, and then the next
+    look ─► the log that needs it most is compacted, step by step, and then the next: for hours, beside all else
     a log is not placed here any more ─► its directory has another name ─► durable ─► it is removed, beside all else
 
 What it keeps true (docs/STORAGE.md, 10.8 and 10.9; ADR 79):
@@ -72,7 +72,8 @@ class Upkeep:
         save_log_starts: Callable[[], Awaitable[bool]],
         elsewhere: CompactsElsewhere | None = None,
     ) -> None:
-        self.leftovers = Leftovers()
+        self._woken = asyncio.Event()
+        self.leftovers = Leftovers(self._woken.set)
         self.removed_segments = 0
         """How many have left their logs because they were old enough."""
         self.compactions = 0
@@ -83,25 +84,31 @@ class Upkeep:
         self._save_log_starts = save_log_starts
         self._elsewhere = elsewhere
         self._stopping = False
-        self._woken = asyncio.Event()
+        self._asked = False
+        """Settings have changed: look at once."""
+        self._compact_soon = asyncio.Event()
         self._left = asyncio.Event()
         replicas.data.on_left = self._left.set
 
     def reconfigure(self, settings: UpkeepSettings) -> None:
         """Settings have changed, of brokers or of topics: look soon."""
         self._settings = settings
+        self._asked = True
         self._woken.set()
+        self._compact_soon.set()
 
     def stop(self) -> None:
         """Begin nothing more; `run` ends when nothing is under way."""
         self._stopping = True
         self._woken.set()
+        self._compact_soon.set()
         self._left.set()
 
     async def run(self) -> None:
         """Look after the logs until told to stop."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._look_after())
+            group.create_task(self._keep_compact())
             group.create_task(self._clear())
 
     async def _look_after(self) -> None:
@@ -112,14 +119,23 @@ class Upkeep:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(due_s):
                     await self._woken.wait()
-            if self._woken.is_set() or loop.time() >= look_at:
-                self._woken.clear()
+            self._woken.clear()
+            if self._asked or loop.time() >= look_at:
+                self._asked = False
                 look_at = loop.time() + self._settings.check_interval_ms / 1000
                 await self._retain()
-                await self._compact()
-                if self._elsewhere is not None:
-                    await in_a_thread(self._elsewhere.close)
             await self._remove()
+
+    async def _keep_compact(self) -> None:
+        """A task of its own: on a disk that fills, what is old has to go while a large log is compacted."""
+        while not self._stopping:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.check_interval_ms / 1000):
+                    await self._compact_soon.wait()
+            self._compact_soon.clear()
+            await self._compact()
+            if self._elsewhere is not None:
+                await in_a_thread(self._elsewhere.close)
 
     # ── retention ─────────────────────────────────────────────────────────────────────────────────
 
@@ -146,9 +162,13 @@ class Upkeep:
             await asyncio.sleep(0)
 
     def _retire(self, partition: Partition) -> None:
-        """What lies below the log's start leaves it, if that is durable; what is in use leaves it the next time."""
+        """What lies below the log's start leaves it, if that is durable; what is in use leaves it the next time.
+
+        What is being compacted counts as that: to retire a segment would end the compaction, at every look.
+        """
         log = partition.log
-        if partition.offline is None and not log.is_in_use and log.log_start <= partition.saved_log_start:
+        busy = log.is_in_use or log.compaction is not None
+        if partition.offline is None and not busy and log.log_start <= partition.saved_log_start:
             try:
                 left = self.leftovers.take(log, self._clocks.wall_ms())
             except StorageError as refused:

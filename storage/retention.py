@@ -13,7 +13,7 @@ What it keeps true (docs/STORAGE.md, 10.8; KAFKA-5634):
 * A record from the future does not keep its segment for ever: no record is younger than when it was appended.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
@@ -104,8 +104,10 @@ class Leftover(NamedTuple):
 class Leftovers:
     """Files that have left their logs and are still there, for whoever is reading them. A start removes them all."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_first: Callable[[], None] = lambda: None) -> None:
         self._waiting: list[Leftover] = []
+        self._on_first = on_first
+        """Told when there is something to be removed, after there was nothing."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -118,6 +120,8 @@ class Leftovers:
 
     def add(self, log: Log, names: Sequence[str], now_ms: int) -> None:
         """These have left that log."""
+        if names and not self._waiting:
+            self._on_first()
         due_ms = now_ms + log.config.file_delete_delay_ms
         self._waiting += [Leftover(due_ms, log.directory, name) for name in names]
 

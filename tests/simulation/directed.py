@@ -58,9 +58,7 @@ class Town:
         brokers = [self.address(number) for number in self.cluster.hosts]
         self.client = Probe("client", brokers, Random(1), History(committed=self.cluster.oracle.end))
         self.sent: list[bytes] = []
-        configs = tuple(ConfigEntry(key.replace("_", "."), value) for key, value in topic.items())
-        self.place = self.do(lambda client: _create(client, configs), 20)
-        self.cluster.until(self.cluster.converged, 20)
+        self.place = self.make(TOPIC, **topic)
 
     def address(self, number: int) -> Address:
         return self.cluster.hosts[number].machine.address, BROKER_PORT
@@ -75,6 +73,13 @@ class Town:
         self.host.spawn(doing())
         self.cluster.until(lambda: done, seconds)
         return done[0]
+
+    def make(self, name: str, **settings: str) -> Place:
+        """A topic with one partition, when all replicas of it are in sync."""
+        configs = tuple(ConfigEntry(key.replace("_", "."), value) for key, value in settings.items())
+        place = self.do(lambda client: _create(client, name, configs), 20)
+        self.cluster.until(self.cluster.converged, 20)
+        return place
 
     # ── producing and reading ─────────────────────────────────────────────────────────────────────
 
@@ -114,18 +119,18 @@ class Town:
         self.cluster.compare()
 
 
-async def _create(client: Probe, configs: tuple[ConfigEntry, ...]) -> Place:
+async def _create(client: Probe, name: str, configs: tuple[ConfigEntry, ...]) -> Place:
     """Make the topic through any broker, which hands it on."""
-    while TOPIC not in client.places:
+    while name not in client.places:
         try:
-            topic = NewTopic(TOPIC, 1, 3, configs=configs)
+            topic = NewTopic(name, 1, 3, configs=configs)
             address = client.rng.choice(client.brokers)
             reply, _ = await client.ask(address, CreateTopics((topic,), timeout_ms=2000))
             assert isinstance(reply, CreateTopicsReply), reply
         except TidelogError:
             pass
-        await client.trouble(TOPIC)
-    return client.places[TOPIC][0]
+        await client.trouble(name)
+    return client.places[name][0]
 
 
 async def send(
@@ -145,11 +150,16 @@ async def send(
 
 
 async def deliver(
-    client: Probe, place: Place, values: Sequence[bytes | None], keys: Sequence[bytes] | None = None
+    client: Probe,
+    place: Place,
+    values: Sequence[bytes | None],
+    keys: Sequence[bytes] | None = None,
+    *,
+    topic: str = TOPIC,
 ) -> int:
     """One batch to whoever leads, again while that may help; its first offset. Only retriable errors pass."""
     while True:
-        address = await client.leader(TOPIC, place)
+        address = await client.leader(topic, place)
         try:
             answer = await send(client, address, place, values, keys=keys)
             if not answer.error:
@@ -159,7 +169,7 @@ async def deliver(
             error = failed
         assert error.retriable, error
         client.history.failed(error)
-        await client.trouble(TOPIC, place)
+        await client.trouble(topic, place)
 
 
 async def fetch(

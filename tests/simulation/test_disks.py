@@ -10,14 +10,12 @@ import pytest
 from tests.simulation.cluster import with_config
 from tests.simulation.directed import TOPIC, Town, deliver
 from tests.simulation.invariants import Violation
-from tests.simulation.probe import Probe
 from tidelog.broker.flusher import FlushSettings
 from tidelog.broker.upkeep import UpkeepSettings
 from tidelog.controller import liveness
 from tidelog.controller.election import Loss
 from tidelog.controller.image import BrokerState, PartitionState
-from tidelog.protocol.errors import TidelogError
-from tidelog.protocol.messages import CreateTopics, CreateTopicsReply, NewTopic, RegisterBroker
+from tidelog.protocol.messages import RegisterBroker
 from tidelog.replication.sessions import Place
 from tidelog.storage.crashes import CrashKind
 from tidelog.storage.swap import Swap
@@ -34,31 +32,17 @@ class TwoDisks(Town):
         self, world: World, flush_mode: str = "async", *, config: dict[str, Any] | None = None, **topic: str
     ) -> None:
         super().__init__(world, config=config, disks=2, flush_mode=flush_mode, **topic)
-        self.clicks = self.do(self._make)
-        self.cluster.until(self.cluster.converged, 20)
+        self.clicks = self.make(OTHER)
         self.heard = 0
         for number, broker in self.cluster.brokers.items():
             where = {log.topic: broker.data.of(log) for log in broker.data.logs}
             assert where[TOPIC] is broker.data.all[1], number
             assert where[OTHER] is broker.data.first, number
 
-    async def _make(self, client: Probe) -> Place:
-        while OTHER not in client.places:
-            try:
-                reply, _ = await client.ask(
-                    client.rng.choice(client.brokers),
-                    CreateTopics((NewTopic(OTHER, 1, 3),), timeout_ms=2000),
-                )
-                assert isinstance(reply, CreateTopicsReply), reply
-            except TidelogError:
-                pass
-            await client.trouble(OTHER)
-        return client.places[OTHER][0]
-
     def click(self) -> None:
         """Ten more records in the other topic, acknowledged."""
         self.heard += 10
-        self.do(lambda client: deliver(client, self.clicks, [b"click"] * 10))
+        self.do(lambda client: deliver(client, self.clicks, [b"click"] * 10, topic=OTHER))
 
     def leader_of(self, place: Place) -> int:
         return self.cluster.image.partitions[place].leader
@@ -336,5 +320,5 @@ def test_a_controller_that_misses_no_disk_is_found_out(monkeypatch: pytest.Monke
     monkeypatch.setattr(liveness, "loss_of", planted)
     with pytest.raises(Violation, match="LeaderCompleteness"):
         run_storms(
-            range(20, 80)
+            range(40, 100)
         )  # until the last one in sync gets a new disk, and comes back before the others
