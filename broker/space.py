@@ -1,7 +1,7 @@
 """Whether a data directory of this broker has room for what clients send, and what is said when that changes.
 
 What it keeps true (DECISIONS 9, ADR 103): a directory is low on space below `storage.min.free.bytes`, and as long as one
-of its logs has refused what did not fit, or some of its reserve is out.
+of its logs has refused what did not fit, or some of its reserve is out. What can wait is not begun where it may not fit.
 """
 
 import logging
@@ -32,3 +32,13 @@ def look_at(data: DataDirectory, min_free: int) -> bool:
     elif changed:
         logger.warning("disk.has_room path=%s free=%d: records are taken again", room.path, room.free)
     return changed
+
+
+def has_room_for(data: DataDirectory, size: int) -> bool:
+    """Whether so many bytes fit that nobody waits for, and none of them is what the reserve lacks."""
+    if data.reserve is not None and data.reserve.is_out:
+        return False
+    try:
+        return data.directory.free_space() >= size
+    except OSError:  # who looks for room finds that it has failed
+        return False

@@ -25,6 +25,7 @@ from tidelog.broker.io import in_a_thread
 from tidelog.broker.partition import Partition
 from tidelog.broker.replicas import Replicas
 from tidelog.broker.requests.context import Clocks
+from tidelog.broker.space import has_room_for
 from tidelog.protocol.errors import DamagedLog, DiskFull, StorageError
 from tidelog.storage.cleaning import (
     LOOP_MEMORY_BYTES,
@@ -32,6 +33,7 @@ from tidelog.storage.cleaning import (
     Pace,
     Plan,
     dirt,
+    largest_group,
     next_to_compact,
 )
 from tidelog.storage.compaction import Compactor
@@ -235,18 +237,25 @@ class Upkeep:
 
     async def _compact_one(self, partition: Partition) -> None:
         log, loop, settings = partition.log, asyncio.get_running_loop(), self._settings
-        memory, begin = self._where()
-        compaction = Compaction(log, self._replicas.data.of(partition.name), self.leftovers, begin)
-        pace = Pace(settings.compaction_bytes_s)
+        data, memory, begin = self._replicas.data.of(partition.name), *self._where()
+        needed = largest_group(log, partition.high_watermark, self._clocks.wall_ms())
+        if not _fits(partition, data, needed):
+            return
+        compaction = Compaction(log, data, self.leftovers, begin)
+        pace, asks = Pace(settings.compaction_bytes_s), 0
         try:
             for step in compaction.steps(partition.high_watermark, self._clocks.wall_ms(), memory):
                 if step is None:
                     pause_s = pace.pause_s(compaction.moved_bytes, loop.time())
                     await asyncio.sleep(max(pause_s, compaction.pause_s))
+                    fits, asks = _fits(partition, data, asks), 0
                 else:
                     await in_a_thread(step)
                     self._replicas.flush_ended(partition)  # it may have left meanwhile
-                if self._stopping and log.compaction is compaction:
+                    # The group that is written now is put in its place, and what it replaces is still there for a
+                    # while: whether the next one fits is asked anew.
+                    fits, asks = True, needed
+                if (self._stopping or not fits) and log.compaction is compaction:
                     compaction.abort()
         except (DiskFull, StorageError) as error:
             logger.warning("compaction.refused partition=%s reason=%s", partition.name, error)
@@ -279,3 +288,11 @@ class Upkeep:
 def _is_well(partition: Partition) -> bool:
     """Whether its log may be compacted: damage would end that again and again, and is cut off as soon as may be."""
     return partition.offline is None and partition.damage is None
+
+
+def _fits(partition: Partition, data: DataDirectory, size: int) -> bool:
+    """Whether so much may be written beside its log."""
+    fits = has_room_for(data, size)
+    if not fits:
+        logger.warning("compaction.refused partition=%s reason='no room for %d bytes'", partition.name, size)
+    return fits

@@ -165,6 +165,12 @@ def grouped(segments: Iterable[Segment], segment_bytes: int) -> tuple[tuple[Sour
     return tuple(map(tuple, groups))
 
 
+def largest_group(log: Log, committed: Offset, now_ms: int) -> int:
+    """The bytes of the largest group that a compaction would read: what it writes beside the log before any is freed."""
+    groups = grouped(cleanable(log, committed, now_ms), log.config.segment_bytes)
+    return max((sum(source.size for source in group) for group in groups), default=0)
+
+
 def plan(
     log: Log, committed: Offset, now_ms: int, remembered: Iterable[Offset], memory_bytes: int
 ) -> Plan | None:

@@ -1,12 +1,23 @@
 """A broker whose disk has too little room: what it refuses, what goes on, and whom it asks to lead (ADR 103)."""
 
+from collections.abc import Iterator
+from contextlib import nullcontext
+
 import pytest
 
 from tests.broker.node import Node, records
 from tidelog.broker.flusher import Flusher, FlushSettings
 from tidelog.broker.space import LOOK_BYTES
+from tidelog.broker.upkeep import Upkeep, UpkeepSettings
 from tidelog.protocol.errors import DiskFull, NotLeaderOrFollower, OutOfOrderSequenceNumber
+from tidelog.protocol.records import encode
 from tidelog.protocol.types import TopicPartition
+from tidelog.storage.cleaning import Plan, Said
+from tidelog.storage.config import LogConfig
+from tidelog.storage.files import Directory
+from tidelog.storage.log_compaction import CompactsElsewhere
+from tidelog.storage.reserve import Reserve
+from tidelog.storage.retention import remove
 
 
 @pytest.fixture
@@ -109,3 +120,98 @@ async def test_what_did_not_fit_is_low_space_until_it_is_tried_again(node: Node)
     node.replicas.probe(node.now_ms, node.now_ms)
     looking.appended(node.partition, LOOK_BYTES)
     assert told == [True, False]
+
+
+# ── compaction ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def dirty() -> Node:
+    """A node whose log would be worth a compaction."""
+    node = Node(
+        config=LogConfig(segment_bytes=1024, index_interval_bytes=256, cleanup_policy="compact"),
+    )
+    node.lead()
+    for _ in range(40):
+        node.produce(bytes(encode([b"x" * 100], [b"k"], now_ms=0)), acks=1)
+    for follower in (2, 3):
+        node.fetched(follower, 40)
+    node.partition.log.flush()
+    node.data.write_recovery_points().run()
+    return node
+
+
+def upkeep(node: Node, elsewhere: CompactsElsewhere | None = None) -> Upkeep:
+    async def saved() -> bool:
+        return True
+
+    return Upkeep(
+        node.replicas, node.context.clocks, UpkeepSettings(), save_log_starts=saved, elsewhere=elsewhere
+    )
+
+
+async def test_no_compaction_begins_where_what_it_writes_may_not_fit() -> None:
+    node = dirty()
+    keeping, log = upkeep(node), node.partition.log
+    largest = max(segment.size for segment in log.segments)
+    node.disk.capacity = node.disk.medium.used + largest - 1
+    before = node.disk.operations
+    await keeping._compact()
+    assert (keeping.compactions, node.disk.operations) == (0, before)
+    node.disk.capacity += 1 << 20
+    await keeping._compact()
+    assert keeping.compactions == 1
+
+
+async def test_a_compaction_goes_on_only_while_the_next_group_fits_as_well() -> None:
+    """What it has replaced is still there for a while."""
+    node = dirty()
+    keeping, log = upkeep(node), node.partition.log
+    before, largest = log.size, max(segment.size for segment in log.segments)
+    node.disk.capacity = node.disk.medium.used + largest + 600
+    await keeping._compact()
+    assert (keeping.compactions, log.size < before) == (0, True), "some groups are done"
+    assert largest - 600 < node.data.directory.free_space() < largest
+    remove(keeping.leftovers.due(1 << 60))
+    await keeping._compact()
+    assert keeping.compactions == 1
+
+
+class Child:
+    """Another process, which never has an end; meanwhile some of the reserve is given."""
+
+    moved_bytes = 0
+    pause_s = 0.0
+
+    def __init__(self, reserve: Reserve) -> None:
+        self.reserve = reserve
+        self.said = 0
+        self.abandoned = False
+
+    def begin(self, directory: Directory, plan: Plan, bytes_per_second: int) -> "Child":
+        return self
+
+    def steps(self) -> Iterator[Said]:
+        while True:
+            self.said += 1
+            if self.said == 5:
+                self.reserve.give(1)
+            yield None
+
+    def abandon(self) -> None:
+        self.abandoned = True
+
+    def close(self) -> None:
+        pass
+
+
+async def test_a_compaction_ends_when_some_of_the_reserve_is_out_and_none_begins() -> None:
+    """The other process writes to the disk itself: what was given would be gone."""
+    node = dirty()
+    node.data.reserve = reserve = Reserve(node.disk.open_directory(), 16_000, nullcontext())
+    assert reserve.take_back()
+    child = Child(reserve)
+    keeping = upkeep(node, child)
+    await keeping._compact()
+    assert (child.said, child.abandoned, node.partition.log.compaction) == (5, True, None)
+    await keeping._compact()
+    assert child.said == 5
