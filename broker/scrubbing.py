@@ -4,7 +4,7 @@
     mend   damage, from here or from any reader ─► the controller hears of it ─► a newer leader epoch without this
            replica ─► cut at the damaged segment ─► fetched again
 
-What it keeps true (ADR 105; docs/STORAGE.md, 10.10):
+What it keeps true (ADR 105; docs/STORAGE.md, 10.11):
 
 * The disk is read in worker threads, and checked in steps of less than two milliseconds: nobody waits for it.
 * Damage is believed when a second look has found it as well: the log may have been cut and have grown meanwhile.

@@ -30,6 +30,7 @@ from tidelog.protocol.errors import DamagedLog, DiskFull, StorageError
 from tidelog.storage.cleaning import (
     LOOP_MEMORY_BYTES,
     PROCESS_MEMORY_BYTES,
+    Dirt,
     Pace,
     Plan,
     dirt,
@@ -39,6 +40,7 @@ from tidelog.storage.cleaning import (
 from tidelog.storage.compaction import Compactor
 from tidelog.storage.data_directory import DataDirectory
 from tidelog.storage.files import Directory
+from tidelog.storage.log import Log
 from tidelog.storage.log_compaction import Compaction, Compacts, CompactsElsewhere
 from tidelog.storage.retention import Leftovers, remove, retain, seal
 
@@ -46,6 +48,8 @@ logger = logging.getLogger(__name__)
 
 _REMOVE_S = 1.0
 """How often it is looked for files whose delay is over, while there are any."""
+_LOOK_AT_ONCE = 50
+"""Logs of which it is looked how dirty they are in one go: some microseconds each."""
 _AT_ONCE = 16
 """Directories that are removed in one go of a worker thread: a stop waits for it."""
 
@@ -221,26 +225,32 @@ class Upkeep:
         """Every log that is worth it, the one that needs it most first."""
         tried: set[Partition] = set()
         while self._settings.compaction_enable and not self._stopping:
-            now_ms = self._clocks.wall_ms()
-            candidates = [
-                partition
-                for partition in self._replicas.partitions.values()
-                if partition.log.config.compacts and _is_well(partition) and partition not in tried
-            ]
-            dirty = [(p.log, dirt(p.log, p.high_watermark, now_ms)) for p in candidates]
-            chosen = next_to_compact(dirty)
-            if chosen is None:
+            partition = await self._dirtiest(tried)
+            if partition is None:
                 return
-            partition = next(each for each in candidates if each.log is chosen)
-            tried.add(partition)
-            await self._compact_one(partition)
+            if not await self._compact_one(partition):
+                tried.add(partition)
 
-    async def _compact_one(self, partition: Partition) -> None:
+    async def _dirtiest(self, tried: set[Partition]) -> Partition | None:
+        """The partition whose turn it is; some thousand are looked at with turns for others in between."""
+        dirty: dict[Log, tuple[Partition, Dirt]] = {}
+        for number, partition in enumerate(list(self._replicas.partitions.values()), 1):
+            if partition.log.config.compacts and partition not in tried:
+                waits = dirt(partition.log, partition.high_watermark, self._clocks.wall_ms())
+                dirty[partition.log] = partition, waits
+            if number % _LOOK_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        there = {partition.log for partition in self._replicas.partitions.values() if _is_well(partition)}
+        chosen = next_to_compact([(log, waits) for log, (_, waits) in dirty.items() if log in there])
+        return dirty[chosen][0] if chosen is not None else None
+
+    async def _compact_one(self, partition: Partition) -> bool:
+        """Compact its log, as far as memory allows. Whether it came further, and is to go on from there."""
         log, loop, settings = partition.log, asyncio.get_running_loop(), self._settings
         data, memory, begin = self._replicas.data.of(partition.name), *self._where()
         needed = largest_group(log, partition.high_watermark, self._clocks.wall_ms())
         if not _fits(partition, data, needed):
-            return
+            return False
         compaction = Compaction(log, data, self.leftovers, begin)
         pace, asks = Pace(settings.compaction_bytes_s), 0
         try:
@@ -259,12 +269,12 @@ class Upkeep:
                     compaction.abort()
         except (DiskFull, StorageError) as error:
             logger.warning("compaction.refused partition=%s reason=%s", partition.name, error)
-            return
+            return False
         except DamagedLog as damage:
             logger.error("compaction.damage partition=%s reason=%s", partition.name, damage)  # noqa: TRY400
             if damage.base_offset >= 0:  # where it is not said, the scrubber finds it
                 partition.found_damage(damage)
-            return
+            return False
         outcome = compaction.outcome
         if outcome is not None:
             self.compactions += 1
@@ -275,6 +285,7 @@ class Upkeep:
                 outcome.written_bytes,
                 outcome.dropped_records,
             )
+        return compaction.is_partial
 
     def _where(self) -> tuple[int, Callable[[Directory, Plan], Compacts]]:
         """The memory for keys, and who does the work: another process, or steps of this loop with small tables."""

@@ -98,6 +98,8 @@ class Compaction:
         assert log.compaction is None, f"{log} is being compacted"
         self.outcome: Outcome | None = None
         """What came of it, when it has ended by itself and there was something to do."""
+        self.is_partial = False
+        """It came as far as its memory for keys allowed, and another one would come further."""
         self.compactor: Compacts | None = None
         self._log = log
         self._checkpoints = checkpoints
@@ -163,7 +165,8 @@ class Compaction:
             else:
                 self.outcome = step
         assert self.outcome is not None, "a compaction ends with its outcome"
-        self._log.first_dirty = self.outcome.clean_below
+        self._log.first_dirty = clean_below = self.outcome.clean_below
+        self.is_partial = planned.first_dirty < clean_below < planned.end
         yield from self._work(self._checkpoints.write_cleaner_offsets().run)
 
     def _remembered(self, committed: Offset) -> Generator[None, None, set[Offset]]:

@@ -3,7 +3,7 @@
     scrub.wanted ──► the owner reads those bytes, where it holds nobody up ──► scrub.check ──► ... ──► None
 
 A `Scrub` looks at the bytes of one moment: the owner gives it up when the segment was cut or replaced meanwhile, and
-believes damage when a second look has found it as well. What it keeps true (docs/STORAGE.md, 10.10; ADR 105):
+believes damage when a second look has found it as well. What it keeps true (docs/STORAGE.md, 10.11; ADR 105):
 
 * All that a reader or an opening may ask of the segment is checked: heads and bodies, that offsets and epochs do not go
   back, and that the batches end where the segment ends. Indexes are caches, and are not looked at.

@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.broker.node import TOPIC_ID, Node
+from tidelog.broker.upkeep import Upkeep, UpkeepSettings
 from tidelog.client.admin import NewTopic
 from tidelog.client.io.client import Client
 from tidelog.protocol.errors import InvalidRecord
+from tidelog.protocol.records import encode
 from tidelog.protocol.types import TopicPartition
+from tidelog.storage.config import LogConfig
 from tidelog.testing import Cluster
 
 DEADLINE_S = 30.0
@@ -165,6 +169,62 @@ async def test_a_record_of_a_compacted_topic_has_a_key(client: Client) -> None:
         with pytest.raises(InvalidRecord, match="t-0 is compacted: every record needs a key"):
             await producer.send("t", b"v")
         assert (await producer.send("t", b"v", key=b"k")).offset == 0
+
+
+def many(count: int) -> tuple[Node, Upkeep]:
+    """A broker with so many compacted logs, each of them dirty, and little memory for keys."""
+    config = LogConfig(
+        segment_bytes=1024,
+        index_interval_bytes=256,
+        cleanup_policy="compact",
+        min_cleanable_dirty_ratio=0.01,
+    )
+    node = Node(config=config)
+    for index in range(count):
+        place = TOPIC_ID, index
+        node.lead(place=place)
+        for number in range(60):
+            keys = [b"%d" % number, b"same"]
+            node.produce(bytes(encode([b"x" * 50] * 2, keys, now_ms=0)), acks=1, place=place)
+        for follower in (2, 3):
+            node.fetched(follower, 120, place=place)
+        node.replicas.partitions[place].log.flush()
+    node.data.write_recovery_points().run()
+
+    async def saved() -> bool:
+        return True
+
+    settings = UpkeepSettings(compaction_memory_bytes=600)
+    return node, Upkeep(node.replicas, node.context.clocks, settings, save_log_starts=saved)
+
+
+async def test_a_log_whose_keys_do_not_fit_is_compacted_to_its_end_in_one_look() -> None:
+    node, upkeep = many(1)
+    await upkeep._compact()
+    log = node.partition.log
+    assert log.first_dirty == log.segments[-1].base_offset
+    assert upkeep.compactions > 2, "it took several passes"
+
+
+async def test_others_have_their_turns_while_it_is_looked_which_of_many_logs_is_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tidelog.broker.upkeep._LOOK_AT_ONCE", 2)
+    node, upkeep = many(6)
+    for partition in node.replicas.partitions.values():
+        partition.log.first_dirty = partition.log.end_offset
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(other())
+    await upkeep._compact()
+    task.cancel()
+    assert (turns, upkeep.compactions) == (3, 0)
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ class TwoDisks(Town):
     def __init__(
         self, world: World, flush_mode: str = "async", *, config: dict[str, Any] | None = None, **topic: str
     ) -> None:
-        super().__init__(world, config=config, disks=2, flush_mode=flush_mode, **topic)
+        super().__init__(world, config=config, disks=2, flush_mode=flush_mode, **topic)  # type: ignore[arg-type]  # settings
         self.clicks = self.make(OTHER)
         self.heard = 0
         for number, broker in self.cluster.brokers.items():

@@ -1,4 +1,4 @@
-"""Looking at segments again: whatever has changed since it was written is found, and nothing else (docs/STORAGE.md, 10.10)."""
+"""Looking at segments again: whatever has changed since it was written is found, and nothing else (docs/STORAGE.md, 10.11)."""
 
 from random import Random
 
