@@ -260,7 +260,7 @@ class Upkeep:
                     await asyncio.sleep(max(pause_s, compaction.pause_s))
                     fits, asks = _fits(partition, data, asks), 0
                 else:
-                    await in_a_thread(step)
+                    await in_a_thread(compaction.handed_over(step))
                     self._replicas.flush_ended(partition)  # it may have left meanwhile
                     # The group that is written now is put in its place, and what it replaces is still there for a
                     # while: whether the next one fits is asked anew.

@@ -106,7 +106,8 @@ class Compaction:
         self._leftovers = leftovers
         self._begin = begin
         self._swap: Swap | None = None
-        self._error: OSError | None = None
+        self._failed: tuple[str, OSError] | None = None
+        """What a work could not do, until somebody hears of it."""
         self._works = False
         self._now_ms = 0
         self._steps: Generator[Work | None, None, None] | None = None
@@ -116,6 +117,14 @@ class Compaction:
     def works(self) -> bool:
         """Whether a `Work` runs: until it has ended, nobody ends the compaction."""
         return self._works
+
+    def handed_over(self, work: Work) -> Work:
+        """That work, as it goes to a worker thread: it counts from now on, whenever the thread comes to it.
+
+        Whoever ended the compaction before that would have it done to the log that begins in this one's place.
+        """
+        self._works = True
+        return work
 
     @property
     def moved_bytes(self) -> int:
@@ -138,6 +147,8 @@ class Compaction:
         assert not self._works, f"a compaction of {self._log} waits for the disk"
         if self._steps is not None:
             self._steps.close()
+        with suppress(NoRoom):  # of a checkpoint: nothing of it is needed any more
+            self._hear()
         self._end()
 
     def _run(self, committed: Offset, memory_bytes: int) -> Generator[Work | None, None, None]:
@@ -205,14 +216,19 @@ class Compaction:
             try:
                 work()
             except OSError as error:
-                self._error = error
+                self._failed = what, error
             finally:
                 self._works = False
 
         yield run
-        error, self._error = self._error, None
-        if error is None:
+        self._hear()
+
+    def _hear(self) -> None:
+        """Raise what the last work could not do."""
+        failed, self._failed = self._failed, None
+        if failed is None:
             return
+        what, error = failed
         if what or not isinstance(error, NoRoom):
             self._log.halt(what or "write a checkpoint of the compaction", error)
         raise error

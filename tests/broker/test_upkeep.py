@@ -16,6 +16,7 @@ from tidelog.client.io.client import Client
 from tidelog.protocol.errors import InvalidRecord
 from tidelog.protocol.records import encode
 from tidelog.protocol.types import TopicPartition
+from tidelog.replication.followership import StartAt, Wait
 from tidelog.storage.config import LogConfig
 from tidelog.testing import Cluster
 
@@ -204,6 +205,26 @@ async def test_a_log_whose_keys_do_not_fit_is_compacted_to_its_end_in_one_look()
     log = node.partition.log
     assert log.first_dirty == log.segments[-1].base_offset
     assert upkeep.compactions > 2, "it took several passes"
+
+
+async def test_a_log_is_not_emptied_while_a_thread_is_about_to_change_its_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All threads are busy: the work has been handed over, and is begun much later."""
+    node, upkeep = many(1)
+    node.follow(2)
+    partition, steps = node.partition, list[object]()
+
+    async def late(work: Callable[[], object]) -> object:
+        steps.append(partition.carry_out(StartAt(0), b"", 0))
+        return work()
+
+    monkeypatch.setattr("tidelog.broker.upkeep.in_a_thread", late)
+    await upkeep._compact()
+    assert upkeep.compactions
+    assert set(map(type, steps)) == {Wait}, "that is for later"
+    assert isinstance(partition.carry_out(StartAt(0), b"", 0), StartAt)
+    assert partition.log.directory.size_of("00000000000000000000.log") == 0, "it begins anew"
 
 
 async def test_others_have_their_turns_while_it_is_looked_which_of_many_logs_is_next(
