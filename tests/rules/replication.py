@@ -20,7 +20,7 @@ from tests.broker.node import Node
 from tests.broker.test_planted_bugs import fixture, led, with_times
 from tests.replication import test_followership
 from tests.rules.rule import Catcher, Instead, Planted, Rule, Together
-from tests.simulation import planted, test_roles
+from tests.simulation import planted, test_compaction, test_roles
 from tidelog.broker import partition as partitions
 from tidelog.broker.broker import Broker
 from tidelog.broker.fetcher import Fetcher
@@ -64,6 +64,10 @@ RULES: dict[str, Rule] = {
     "durable_is_told": Rule("A follower tells what it has on stable storage, not what it has.", "D7, I-25", Instead(Fetcher, "_entry", "durable_offset=log.durable_offset", "durable_offset=log.end_offset"), Catcher(test_fetcher.test_what_is_told_to_be_durable_is_on_the_disk), ("D7",)),
     "refused_below_the_mark": Rule("Below the low-space mark no new record is taken.", "DECISIONS 9, ADR 0103", Instead(Partition, "produce", "self._check_room(batch)", "pass"), Catcher(test_space.test_below_the_mark_records_are_refused_with_the_way_out, (led,)), ("low space",)),
     "retries_below_the_mark": Rule("A retry of what is in the log is answered, whatever room there is.", "ADR 0103, I-22", Instead(Partition, "_check_room", "if not isinstance(known, Duplicate):", "if True:"), Catcher(test_space.test_a_retry_of_what_is_there_is_answered_and_what_it_may_not_be_is_said, (led,)), ("low space",)),
+    # ── what compaction has removed
+    "who_lacks_tombstones_begins_anew": Rule("Who ends below the purge floor begins anew: it may lack a tombstone that is gone.", "2.6, C7, I-41", Instead(Partition, "_check_purged", "if at >= log.purge_floor:", "if True:"), Catcher(test_compaction.test_who_was_away_while_a_tombstone_went_begins_anew_and_keeps_nothing_that_was_deleted, (world,))),
+    "purge_floor_goes_with_the_copy": Rule("Who copies a log takes over what was purged of it before it copies.", "C7, ADR 0091, I-41", Instead(Fetcher, "_takes_floor", "if floor <= partition.log.purge_floor:", "if True:"), Catcher(test_compaction.test_who_has_begun_anew_leads_with_the_floor_that_it_was_told, (world,))),
+    "gaps_are_told_on": Rule("Who has copied a log with gaps tells it to whoever copies from it.", "C7, ADR 0091, I-41", Instead(Followership, "on_fetched", "floor = min(floor, 0)", "floor = NO_OFFSET"), Catcher(test_compaction.test_who_has_copied_what_a_compaction_left_can_be_copied_from, (world,))),
     # ── who is in sync
     "isr_only_from_log": Rule("An answer to a proposal installs no ISR.", "D2, 2.10, KAFKA-12686", Instead(Leadership, "accepted", 'self._stage = "decided"', "from msgspec.structs import replace; self.state, self.pending = replace(self.state, isr=self.pending.isr), None"), Catcher(test_proposals.test_after_success_the_proposal_is_pending_until_the_metadata_log_brings_it), ("isr_only_from_log", "D2")),
     "pending_until_the_log_says": Rule("A proposal that was accepted counts until the metadata log brings it.", "D2, 2.1, I-16", Instead(Leadership, "accepted", 'self._stage = "decided"', "self.pending = None"), Catcher(test_proposals.test_after_success_the_proposal_is_pending_until_the_metadata_log_brings_it), ("D2",)),

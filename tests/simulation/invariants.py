@@ -7,8 +7,9 @@ because it saw each leader move its high watermark, and compares everything else
     LeaderCompleteness   I-3             who leads the newest epoch holds every committed record
     OneLeaderPerEpoch    I-11, I-44      a leader epoch belongs to one life of one broker
     MonotonicWatermark   I-6, I-76       a replica's high watermark goes back only with an unclean election, or where
-                                         an emptied log that is in no ISR begins anew (ADR 71), or where nobody counts
-                                         on a replica that is cut for damage (ADR 105)
+                                         an emptied log that is in no ISR begins anew (ADR 71), or one that lacks what is
+                                         committed and may lack a tombstone (C7), or where nobody counts on a replica
+                                         that is cut for damage (ADR 105)
     DeletedRecords       I-76, ADR 79    a process's log start never goes back, and who leads the newest epoch begins
                                          behind everything that a client was told to be deleted
     OrderOfOffsets       I-38            log start <= high watermark <= end of the log, recovery <= durable <= end
@@ -124,6 +125,8 @@ class Oracle:
         if seen is not None and now.begun_anew > seen.begun_anew and _had_nothing(life, partition, seen):
             self.counts["emptied logs that began anew"] += 1
             seen = replace(seen, high_watermark=log.log_start, log_start=log.log_start)
+        if seen is not None and now.begun_anew > seen.begun_anew and known.compacted and seen.end < known.end:
+            seen = replace(seen, high_watermark=min(seen.high_watermark, log.end_offset))
         if seen is not None and _was_cut_for_damage(life, partition, seen):
             seen = replace(seen, high_watermark=min(seen.high_watermark, log.end_offset))
         if seen is not None and high_watermark < seen.high_watermark and not self._unclean:
