@@ -235,7 +235,7 @@ def _rows() -> Iterator[Row]:
             yield Row(
                 f"... beside a dict: {name}", "MB/s", f"{name}: cpu", f"{name}: dict", "a dict of the keys"
             )
-        yield Row(f"{name} (wall time)", "MB/s", f"{name}: speed")
+        yield Row(f"{name} (wall time)", "MB/s", f"{name}: speed", goal=speed)
         yield Row(f"{name}, more memory", "MB", f"{name}: memory", goal=_EXTRA)
         yield Row(f"{name}, passes", "", f"{name}: passes")
         yield Row(f"{name}, longest step", "ms", f"{name}: longest", goal=_SLICE if on_loop else None)
