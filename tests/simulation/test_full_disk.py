@@ -3,7 +3,7 @@
 import pytest
 
 from tests.simulation.cluster import QUICK, with_config
-from tests.simulation.directed import Town, send
+from tests.simulation.directed import Town, deliver, send
 from tests.simulation.probe import Probe
 from tests.simulation.storm_faults import PLENTY
 from tidelog.broker.flusher import FlushSettings
@@ -50,6 +50,26 @@ def test_leadership_moves_where_there_is_room_and_nobody_is_refused_for_long(wor
     assert full in state.isr, "it has every record, and says so"
     assert not town.cluster.image.brokers[full].fenced  # type: ignore[index]
     assert town.read() == town.sent
+
+
+def test_a_full_broker_goes_on_following_in_topics_that_others_lead(world: World) -> None:
+    """One topic's leader has no room: neither its own topic nor another one waits for it."""
+    town = Town(world)
+    clicks = town.make("clicks")
+    town.produce(10)
+    full = town.leader() or 0
+    fill(town.cluster.hosts[full], 1999)
+    town.cluster.until(lambda: low(town, full), 5)
+    leaders = [
+        lambda place=place: town.cluster.image.partitions[place].leader for place in (town.place, clicks)
+    ]
+    town.cluster.until(lambda: full not in {leader() for leader in leaders}, 5)
+    for _ in range(5):
+        town.do(lambda client: deliver(client, clicks, [b"click"] * 2, topic="clicks"))
+    for place, end in ((town.place, 10), (clicks, 10)):
+        assert full in town.cluster.image.partitions[place].isr
+        log = town.cluster.brokers[full].replicas.partitions[place].log
+        town.cluster.until(lambda log=log, end=end: log.end_offset == end, 5)  # type: ignore[misc]
 
 
 def test_records_are_refused_below_the_mark_and_taken_above_it(world: World) -> None:
