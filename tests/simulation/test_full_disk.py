@@ -60,10 +60,8 @@ def test_a_full_broker_goes_on_following_in_topics_that_others_lead(world: World
     full = town.leader() or 0
     fill(town.cluster.hosts[full], 1999)
     town.cluster.until(lambda: low(town, full), 5)
-    leaders = [
-        lambda place=place: town.cluster.image.partitions[place].leader for place in (town.place, clicks)
-    ]
-    town.cluster.until(lambda: full not in {leader() for leader in leaders}, 5)
+    image, places = town.cluster.image, (town.place, clicks)
+    town.cluster.until(lambda: full not in [image.partitions[place].leader for place in places], 5)
     for _ in range(5):
         town.do(lambda client: deliver(client, clicks, [b"click"] * 2, topic="clicks"))
     for place, end in ((town.place, 10), (clicks, 10)):
