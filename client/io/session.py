@@ -264,7 +264,8 @@ class Session:
                     raise
                 if failed is not error:
                     why = f"; last: {failed.name()}: {failed}"
-                error = failed
+                    error = RequestTimedOut(f"topic {name!r} is not known in time{why}")
+                    error.__cause__ = failed
             known = self.cluster.topics.get(name)
             if known is not None:
                 return known

@@ -72,7 +72,7 @@ async def listening(answer: bytes = b"", *, end: bool = False) -> AsyncIterator[
     async def accept(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writers.append(writer)
         writer.write(answer)
-        if end:
+        if end or not server.is_serving():  # who has connected just before the end is heard of after it
             writer.close()
 
     server = await asyncio.start_server(accept, HOST, 0)

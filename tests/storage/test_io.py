@@ -140,6 +140,7 @@ def test_descriptors_are_not_inherited_by_other_programs(directory: Directory) -
 
 
 def test_a_file_that_nobody_has_any_more_is_closed(directory: Directory) -> None:
+    gc.collect()  # what tests before this one have left
     before = open_descriptors()
     file = directory.open("file", create=True)
     file.write_at(0, b"content")
