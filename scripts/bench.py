@@ -23,7 +23,7 @@ sys.path.append(str(ROOT))
 
 from scripts.benches import evidence, front_page, growth, table  # noqa: E402
 from scripts.benches.all import BENCHES  # noqa: E402
-from scripts.benches.measure import Bench, Measured, Settings, run  # noqa: E402
+from scripts.benches.measure import Bench, Settings, run  # noqa: E402
 
 from tidelog.protocol.io import tune_malloc  # noqa: E402
 
@@ -62,8 +62,8 @@ def main(arguments: list[str]) -> int:
 def _measure(benches: list[Bench], options: argparse.Namespace, record: Path | None) -> None:
     """Take one bench after the other; what is complete is kept, whatever becomes of the next one."""
     began, before = time.perf_counter(), evidence.codes(benches, ROOT)
-    kept = evidence.entries(record) if record else []
-    measured: list[Measured] = []
+    taken: dict[str, dict[str, Any]] = {}
+    last: dict[str, Any] | None = None
     with (
         tempfile.TemporaryDirectory(prefix="tidelog-bench-", dir=options.directory) as directory,
         ExitStack() as shared,
@@ -72,14 +72,19 @@ def _measure(benches: list[Bench], options: argparse.Namespace, record: Path | N
         if options.resume:
             benches = _not_yet(benches, settings)
         for bench in benches:
-            measured.append(run(bench, settings))
-            print(table.of(measured[-1]), flush=True)
+            measured = run(bench, settings)
+            print(table.of(measured), flush=True)
+            # Once, now: what is edited while a later bench runs takes nothing from this one.
+            taken[bench.name] = evidence.part(measured, before[bench.name], ROOT)
             took_s = time.perf_counter() - began
-            entry = evidence.entry(measured, settings, _command(options), took_s, before, ROOT)
+            entry = evidence.entry(taken, settings, _command(options), took_s, ROOT)
             if options.json:
                 text = json.dumps(entry, indent=1, ensure_ascii=False)
                 Path(options.json).write_text(text + "\n", "utf-8")
             if record:
+                # Read anew: another run may have kept something meanwhile.
+                kept = [one for one in evidence.entries(record) if one != last]
+                last = entry
                 evidence.write(record, [*kept, entry])
                 _write_pages([*kept, entry])
 

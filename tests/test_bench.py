@@ -155,9 +155,9 @@ def test_evidence_counts_while_the_code_that_it_ran_is_unchanged(tree: Path, pat
 
 
 def test_a_kept_run_has_its_rounds_and_names_no_machine(tmp_path: Path) -> None:
-    measured = [Measured(BENCHES[0], [Taken(ROW, [3, 1, 2], [1, 1, 1])], [0.25], 4)]
-    before = evidence.codes(BENCHES, ROOT)
-    kept = evidence.entry(measured, Settings(tmp_path, rounds=3), "scripts/bench", 4.2, before, ROOT)
+    measured = Measured(BENCHES[0], [Taken(ROW, [3, 1, 2], [1, 1, 1])], [0.25], 4)
+    parts = {BENCHES[0].name: evidence.part(measured, evidence.codes(BENCHES, ROOT)[BENCHES[0].name], ROOT)}
+    kept = evidence.entry(parts, Settings(tmp_path, rounds=3), "scripts/bench", 4.2, ROOT)
     row = kept["benches"][BENCHES[0].name]["rows"][0]
     assert (row["median"], row["spread"], row["rounds"], row["met"]) == (2, [1, 3], [3, 1, 2], True)
     told = json.dumps(kept)
@@ -167,9 +167,9 @@ def test_a_kept_run_has_its_rounds_and_names_no_machine(tmp_path: Path) -> None:
 
 
 def test_code_that_changed_during_a_run_is_no_evidence(tmp_path: Path) -> None:
-    measured = [Measured(BENCHES[0], [Taken(ROW, [3], [1])], [], 4)]
-    before = {BENCHES[0].name: "other code"}
-    kept = evidence.entry(measured, Settings(tmp_path), "scripts/bench", 4.2, before, ROOT)
+    measured = Measured(BENCHES[0], [Taken(ROW, [3], [1])], [], 4)
+    parts = {BENCHES[0].name: evidence.part(measured, "other code", ROOT)}
+    kept = evidence.entry(parts, Settings(tmp_path), "scripts/bench", 4.2, ROOT)
     evidence.append(tmp_path / "bench.json", kept)
     assert [one.counts for one in evidence.standing(tmp_path / "bench.json", ROOT)] == [False]
 
@@ -252,6 +252,28 @@ def test_a_run_that_is_cut_has_kept_what_was_complete_and_resume_does_the_rest(
     assert [list(run["benches"]) for run in evidence.entries(file)] == [["one"], ["two", "three"]]
     assert command.main(["all", "--resume", "--directory", str(tmp_path)]) == 0
     assert takes == ["one", "two", "two", "three"]
+
+
+def test_an_edit_during_a_later_bench_takes_nothing_from_one_that_is_complete(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def counting(name: str) -> Bench:
+        @contextmanager
+        def begin_named(_settings: Settings) -> Iterator[Round]:
+            if name == "two":
+                (tree / "storage/index.py").write_text("edited")
+            yield lambda number: {"figure": number, "reference": 2}
+
+        return Bench(name, "counts", (ROW,), begin_named, also_runs=("scripts.benches.counting",))
+
+    monkeypatch.setattr(command, "BENCHES", tuple(map(counting, ("one", "two"))))
+    monkeypatch.setattr(command, "ROOT", tree)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    before = evidence.code(["scripts.benches.counting"], tree)
+    told = tmp_path / "run.json"
+    command.main(["--rounds", "1", "--json", str(told), "--directory", str(tmp_path)])
+    codes = {name: one["code"] for name, one in json.loads(told.read_text())["benches"].items()}
+    assert codes == {"one": before, "two": "changed during the run"}
 
 
 # ── the command ───────────────────────────────────────────────────────────────────────────────────────

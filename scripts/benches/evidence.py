@@ -19,7 +19,7 @@ from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from scripts.benches.measure import Bench, Measured, Settings, Taken
 
@@ -42,14 +42,9 @@ def codes(benches: Iterable[Bench], root: Path) -> dict[str, str]:
 
 
 def entry(
-    measured: Sequence[Measured],
-    settings: Settings,
-    command: str,
-    seconds: float,
-    before: Mapping[str, str],
-    root: Path,
+    parts: Mapping[str, dict[str, Any]], settings: Settings, command: str, seconds: float, root: Path
 ) -> dict[str, Any]:
-    """A run as it is kept. `before`: the `codes` when it began."""
+    """A run as it is kept, with the `part` of each bench that is complete."""
     return {
         "date": time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime()),
         "commit": _git(root, "rev-parse", "HEAD"),
@@ -57,7 +52,7 @@ def entry(
         "settings": {"rounds": settings.rounds, "quick": settings.quick},
         "machine": machine(),
         "duration_s": round(seconds, 1),
-        "benches": {one.bench.name: _bench(one, before[one.bench.name], root) for one in measured},
+        "benches": dict(parts),
     }
 
 
@@ -112,26 +107,47 @@ def code(modules: Iterable[str], root: Path) -> str:
     """One checksum of all files of this repository that these modules reach by imports."""
     total = sha256()
     for file in sorted(reached(modules, root)):
-        total.update(f"{file} ".encode() + sha256((root / file).read_bytes()).digest())
+        total.update(f"{file} ".encode() + _seen(root / file).digest)
     return total.hexdigest()[:16]
 
 
 def reached(modules: Iterable[str], root: Path) -> set[str]:
     """The files of these modules and of all that they import, wherever the import stands."""
     found: set[str] = set()
-    waiting = list(modules)
+    named = set(modules)
+    waiting = list(named)
     while waiting:
         file = _file(waiting.pop(), root)
         if file is None or file in found:
             continue
         found.add(file)
-        waiting += _imports((root / file).read_text(encoding="utf-8"))
+        new = set(_seen(root / file).imports) - named
+        named |= new
+        waiting += new
     return found
 
 
+class _Source(NamedTuple):
+    """What is asked of a file, for every bench that reaches it."""
+
+    digest: bytes
+    imports: tuple[str, ...]
+
+
+def _seen(path: Path) -> _Source:
+    status = path.stat()
+    return _source(path, status.st_mtime_ns, status.st_size, status.st_ino)
+
+
 @cache
-def _imports(source: str) -> tuple[str, ...]:
-    """Everything that may be a module, its packages included; most files are looked at for every bench."""
+def _source(path: Path, *_version: int) -> _Source:
+    """Read once per version of the file."""
+    content = path.read_bytes()
+    return _Source(sha256(content).digest(), _imports(content))
+
+
+def _imports(source: bytes) -> tuple[str, ...]:
+    """Everything that may be a module, its packages included."""
     found: list[str] = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -156,7 +172,7 @@ def _file(module: str, root: Path) -> str | None:
     elif not path.startswith(("scripts", "tests")):
         return None
     candidates = (f"{path}.py", f"{path}/__init__.py")
-    return next((file for file in candidates if (root / file).is_file()), None)
+    return next((file for file in candidates if os.path.isfile(f"{root}/{file}")), None)
 
 
 def modules_of(bench: Bench) -> list[str]:
@@ -164,7 +180,8 @@ def modules_of(bench: Bench) -> list[str]:
     return [bench.begin.__module__, *bench.also_runs]
 
 
-def _bench(measured: Measured, before: str, root: Path) -> dict[str, Any]:
+def part(measured: Measured, before: str, root: Path) -> dict[str, Any]:
+    """A bench of a run as it is kept, made when it ends. `before`: its code when the run began."""
     modules = modules_of(measured.bench)
     return {
         "modules": modules,
