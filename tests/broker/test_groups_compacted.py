@@ -129,10 +129,14 @@ BUGS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 }
 
 
+FINDS = 7
+"""The storm that found each of them last is the first one tried."""
+
+
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_storm_finds_the_bug(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     BUGS[bug](monkeypatch)
-    for seed in range(10):
+    for seed in sorted(range(10), key=FINDS.__ne__):
         try:
             coordinators_come_and_go(seed, turns=3)
         except AssertionError:
