@@ -4,10 +4,15 @@ import signal
 
 from hypothesis import settings
 
-from tests.shares import pytest_xdist_make_scheduler
+from tests.shares import pytest_collection_modifyitems, pytest_xdist_make_scheduler
 from tests.telling import pytest_terminal_summary, tell
 
-__all__ = ["pytest_terminal_summary", "pytest_xdist_make_scheduler", "tell"]
+__all__ = [
+    "pytest_collection_modifyitems",
+    "pytest_terminal_summary",
+    "pytest_xdist_make_scheduler",
+    "tell",
+]
 
 settings.register_profile("tidelog", deadline=None, print_blob=True)
 settings.load_profile("tidelog")

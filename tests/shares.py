@@ -1,35 +1,46 @@
-"""Who runs what when several workers share the tests (`scripts/test` starts one for each of up to four cores).
+"""Who runs what when several workers share the tests (`scripts/test` starts up to four of them).
 
 Whatever starts processes of its own, or holds a stop-watch to them, stays with one worker, one after the other: two
-clusters under fire at once would measure each other. Everything else goes by files, so that what a module has made for
-its tests is made once.
+clusters under fire at once would measure each other. What starts a JVM, or installs something, has a worker for itself:
+it holds no stop-watch, and either waits for the other's processes no more than for anybody's. Everything else goes by
+files, so that what a module has made for its tests is made once.
+
+Storms come last: they compute in two processes of their own, so that no core is idle while the last of them run.
 """
 
 from typing import Any, Final
 
+import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 PROCESSES: Final = (
     "tests/broker/test_no_controller.py",
     "tests/chaos/",
     "tests/cli/",
-    "tests/spark/",
     "tests/storage/test_compacting_process.py",
     "tests/storage/test_many_logs.py",
     "tests/test_bench.py",
     "tests/test_compose.py",
+    "tests/test_tour.py",
+    "tests/testing/",
+)
+JVM: Final = (
+    "tests/spark/",
+    "tests/test_bench.py::test_every_bench_runs_and_leaves_nothing_behind[spark]",
     "tests/test_demo.py",
     "tests/test_packaging.py",
     "tests/test_readme.py",
     "tests/test_set_up.py",
-    "tests/test_tour.py",
-    "tests/testing/",
 )
+STORMS: Final = ("tests/simulation/test_rot.py", "tests/simulation/test_storms.py")
 
 
 def share_of(nodeid: str) -> str:
     """What a worker takes together with this test."""
-    return "processes" if nodeid.startswith(PROCESSES) else nodeid.partition("::")[0]
+    for name, paths in (("jvm", JVM), ("processes", PROCESSES)):
+        if nodeid.startswith(paths):
+            return name
+    return nodeid.partition("::")[0]
 
 
 class Shares(LoadScopeScheduling):  # type: ignore[misc]  # it comes without types
@@ -42,3 +53,8 @@ class Shares(LoadScopeScheduling):  # type: ignore[misc]  # it comes without typ
 def pytest_xdist_make_scheduler(config: Any, log: Any) -> Shares:
     """Asked by xdist."""
     return Shares(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Asked by pytest."""
+    items.sort(key=lambda item: item.nodeid.startswith(STORMS))

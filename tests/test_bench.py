@@ -279,19 +279,37 @@ def test_an_edit_during_a_later_bench_takes_nothing_from_one_that_is_complete(
 # ── the command ───────────────────────────────────────────────────────────────────────────────────────
 
 
+WITH_SPARK = [one.name for one in BENCHES if one.begin.__module__.startswith("scripts.benches.spark")]
+WITHOUT = [one.name for one in BENCHES if one.name not in WITH_SPARK]
+
+
 @pytest.mark.slow
-def test_every_bench_runs_and_leaves_nothing_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(WITH_SPARK, id="spark"),
+        pytest.param(WITHOUT[::2], id="some"),
+        pytest.param(WITHOUT[1::2], id="others"),
+    ],
+)
+def test_every_bench_runs_and_leaves_nothing_behind(tmp_path: Path, names: list[str]) -> None:
     (tmp_path / "disk").mkdir()
-    done = bench("--quick", "--json", tmp_path / "run.json", "--directory", tmp_path / "disk")
+    done = bench(*names, "--quick", "--json", tmp_path / "run.json", "--directory", tmp_path / "disk")
     noted = [line for line in done.stderr.splitlines() if not line.startswith("bench: ")]
     assert (done.returncode, noted) == (0, [])
     told = (tmp_path / "run.json").read_text()
     assert str(tmp_path) not in told
     taken: dict[str, Any] = json.loads(told)["benches"]
+    assert taken.keys() == set(names)
     for one in BENCHES:
-        assert [row["name"] for row in taken[one.name]["rows"]] == [row.name for row in one.rows]
-        assert f"\n{one.name}: " in done.stdout
+        if one.name in names:
+            assert [row["name"] for row in taken[one.name]["rows"]] == [row.name for row in one.rows]
+            assert f"\n{one.name}: " in done.stdout
     assert not os.listdir(tmp_path / "disk")
+
+
+def test_the_benches_with_spark_are_those_of_its_worker() -> None:
+    assert set(WITH_SPARK) == {"spark", "streams", "streams-memory"}
 
 
 @pytest.mark.slow
