@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import struct
 import sys
 import tempfile
@@ -18,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 import tidelog
 from tidelog.protocol.errors import TidelogError
@@ -217,12 +218,15 @@ async def _partition(client: Any) -> Any:
 
 async def _whole(client: Any) -> None:
     """Until every replica is in sync again."""
-    async with asyncio.timeout(30):
-        while True:
-            (topic,) = await client.admin.describe_topics(TOPIC)
-            if all(len(each.isr) == len(each.replicas) for each in topic.partitions):
-                return
-            await asyncio.sleep(0.05)
+    try:
+        async with asyncio.timeout(30):
+            while True:
+                (topic,) = await client.admin.describe_topics(TOPIC)
+                if all(len(each.isr) == len(each.replicas) for each in topic.partitions):
+                    return
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise TimeoutError(f"not every replica of {TOPIC} is in sync again after 30 s") from None
 
 
 async def _read_all(client: Any) -> dict[tuple[int, int], bytes]:
@@ -271,7 +275,13 @@ async def _ask_spark(screen: Screen, cluster: Cluster, client: Any) -> bool:
     asked = await asyncio.create_subprocess_exec(
         *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
-    out, err = await asked.communicate()
+    try:
+        out, err = await asked.communicate()
+    finally:
+        # Whoever interrupts this process alone has not interrupted that one; its JVM ends with it.
+        if asked.returncode is None:
+            asked.kill()
+            await asked.wait()
     if asked.returncode:
         screen.say(err.decode(errors="backslashreplace")[-2000:])
         screen.judge(Verdict(kept=False, line="LOST  Spark did not answer"))
@@ -309,6 +319,17 @@ def _room() -> Iterator[Path]:
         yield Path(directory)
 
 
+def _stop(number: int, _frame: object) -> NoReturn:
+    sys.exit(128 + number)
+
+
+def _first(error: BaseException) -> BaseException:
+    """What went wrong where several things at once have failed."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
 def main() -> int:
     """Tell the story; 0 if every promise was kept."""
     parser = argparse.ArgumentParser(
@@ -320,16 +341,22 @@ def main() -> int:
     if asked.ask_spark:
         ask_spark(asked.ask_spark)
         return 0
+    # A stop is a stop, and what was made is removed.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _stop)
     screen, began = Screen(), time.perf_counter()
+    kept, failed = False, 0
     try:
         with _room() as directory:
             kept = asyncio.run(story(screen, directory, spark=not asked.no_spark))
-    except KeyboardInterrupt:
+    except* KeyboardInterrupt:
         print("\ninterrupted: everything was stopped", file=sys.stderr)
-        return 130
-    except TidelogError as error:
-        print(f"scripts/demo: {error}", file=sys.stderr)
-        return 1
+        failed = 130
+    except* (TidelogError, TimeoutError) as errors:
+        print(f"scripts/demo: {_first(errors)}", file=sys.stderr)
+        failed = 1
+    if failed:
+        return failed
     screen.say()
     screen.say(
         f"{time.perf_counter() - began:.0f} s in all; nothing is left running. Try it yourself: tidelog up"
