@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_SOCKETS = Path("/proc/net/tcp")
 _PS_S = 2.0
 _LISTENS = "0A"
 
@@ -104,7 +105,7 @@ def is_free(host: str, port: int) -> OSError | None:
 def who_listens(port: int) -> str | None:
     """Who has that port, as `pid 123 (redis-server)`; None: the system does not say."""
     try:
-        lines = Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]
+        lines = _SOCKETS.read_text(encoding="ascii").splitlines()[1:]
     except OSError:
         return None
     inodes = {

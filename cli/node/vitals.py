@@ -23,6 +23,7 @@ DESCRIPTORS: Final = gauge("tidelog_process_open_fds_max", "Files and connection
 # fmt: on
 
 _SPAN: Final = 60
+_STATM: Final = "/proc/self/statm"
 
 
 class Vitals:
@@ -58,7 +59,7 @@ class Vitals:
 
 def _resident_bytes() -> int:
     try:
-        with open("/proc/self/statm", encoding="ascii") as file:
+        with open(_STATM, encoding="ascii") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
