@@ -209,15 +209,22 @@ def copy(frame: DataFrame, world: World, to: str, place: Path) -> None:
     assert query.awaitTermination(120)
 
 
-def broken_once(flag: Path, after: int) -> Callable[[bytes], bytes]:
-    """Passes values on, and the first time ends the worker that it runs in after so many."""
+def broken_once(flag: Path, after: int, bootstrap: str, to: str) -> Callable[[bytes], bytes]:
+    """Passes values on, and the first time ends the worker that it runs in after so many, when some have arrived."""
     seen = [0]
 
     def go(value: bytes) -> bytes:
         import os  # noqa: PLC0415 -- travels to a worker by itself
 
+        import tidelog.sync  # noqa: PLC0415 -- as above
+
         seen[0] += 1
         if seen[0] >= after and not flag.exists():
+            with (
+                tidelog.sync.connect(bootstrap) as client,
+                client.consumer(to, auto_offset_reset="earliest") as arrived,
+            ):
+                arrived.getmany(timeout=60, max_records=1)
             flag.touch()
             os._exit(1)
         return value
@@ -240,7 +247,7 @@ def test_a_stream_into_a_topic_is_there_once_though_its_tasks_die(
 
     def stream() -> DataFrame:
         frame = read_stream(spark, source, world.bootstrap, startingOffsets="earliest")
-        broken = udf(broken_once(tmp_path / "broken", 90_000), "binary", useArrow=False)
+        broken = udf(broken_once(tmp_path / "broken", 90_000, world.bootstrap, to), "binary", useArrow=False)
         return frame.select("key", broken("value").alias("value"))
 
     with pytest.raises(StreamingQueryException):
