@@ -28,7 +28,7 @@ def test_there_is_a_python_example_and_a_spark_example() -> None:
 @pytest.mark.slow
 async def test_they_run_one_after_the_other(tmp_path: Path) -> None:
     # As they stand; only the JVM is told not to optimise for a run that is over in seconds.
-    environment = {**os.environ, "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}
+    environment = {**os.environ, "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
     async with Cluster(3, processes=True, directory=tmp_path) as cluster:
         shown = []
         for example in EXAMPLES:
