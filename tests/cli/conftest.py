@@ -1,3 +1,4 @@
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -36,6 +37,13 @@ def tidelog(capsys: pytest.CaptureFixture[str]) -> Tidelog:
         return Ran(code, *capsys.readouterr())
 
     return command
+
+
+@pytest.fixture
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment without anything that a node takes for a setting, as `clean_environment` has it for processes."""
+    for name in [name for name in os.environ if name.startswith("TIDELOG_")]:
+        monkeypatch.delenv(name)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import Tidelog
 from tests.cli.node_processes import (
     HOST,
     Process,
@@ -255,13 +256,14 @@ def refused(*args: str, **environment: str) -> tuple[int, str]:
         ((*ARGUMENTS, "--data", "x", "--ready-file", "/nowhere/ready"), "there is no such directory"),
     ],
 )
+@pytest.mark.usefixtures("no_settings")
 def test_what_was_typed_wrongly_is_told_in_one_line(
-    args: tuple[str, ...], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tidelog: Tidelog, args: tuple[str, ...], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, line = refused(*args)
-    assert code == 2
-    assert why in line
+    ran = tidelog("broker", "start", *args)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1), ran
+    assert why in ran.err
     assert not list(tmp_path.iterdir())
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import Tidelog
 from tests.cli.node_processes import HOST, Process, free_port, get, nodes, port_taken, run
 
 pytestmark = pytest.mark.slow
@@ -107,11 +108,12 @@ def test_one_of_three_alone_says_so_and_is_not_ready(start: Start) -> None:
         (("--id", "1", "--data", "x", "-X", "quorum.fetch.timeout.ms=5000"), "it must be below half of"),
     ],
 )
+@pytest.mark.usefixtures("no_settings")
 def test_what_was_typed_wrongly_is_told_in_one_line(
-    args: tuple[str, ...], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tidelog: Tidelog, args: tuple[str, ...], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    ran = run("controller", "start", *args)
+    ran = tidelog("controller", "start", *args)
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1), ran
     assert why in ran.err
     assert not list(tmp_path.iterdir())
