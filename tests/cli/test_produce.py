@@ -1,6 +1,7 @@
 """`tidelog produce` against a real cluster."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -260,3 +261,36 @@ def test_lines_that_no_broker_takes_any_more_are_all_accounted_for() -> None:
     assert lines[0].startswith("not written: lines 2 to 4: ")
     assert lines[1].startswith(f"1 record written to {name}")
     assert lines[2].startswith(f"error: 3 lines of {name} were not written")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("environment", [{}, {"NO_COLOR": "1"}])
+def test_how_far_it_is_stands_at_a_terminal_and_leaves_no_trace(
+    one_broker: Serving, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    name, lines = one_broker.topic(), tmp_path / "lines"
+    lines.write_bytes(b"a line\n" * 50_000)
+    program = (
+        "import sys\n"
+        "import tidelog.cli.produce.sending as sending\n"
+        "from tidelog.cli.main import main\n"
+        "sending._PROGRESS_S = 0.0\n"
+        "main(['produce', *sys.argv[1:]])\n"
+    )
+    terminal = (
+        "import os, pty, sys\n"
+        "sys.exit(os.waitstatus_to_exitcode(pty.spawn([sys.executable, '-c', *sys.argv[1:]])))\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", terminal, program, name, str(lines), "-b", one_broker.bootstrap],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=True,
+        env={**os.environ, "TERM": "xterm", **environment},
+        timeout=60,
+    )
+    assert re.search(rb"\r[\d,]+ records?, [\d,]+/s\x1b\[K", ran.stdout), ran.stdout
+    last = ran.stdout.rpartition(b"/s\x1b[K")[2]
+    assert last.startswith(b"\r\x1b[K"), "the line is taken away"
+    assert f"50,000 records written to {name}".encode() in last
+    assert re.search(rb"\r[\d,]+ records?, ", last) is None
