@@ -81,6 +81,14 @@ def test_what_it_counts_is_as_many() -> None:
     assert len(list((ROOT / "tests/simulation/transcripts").glob("*.txt"))) == 10
 
 
+NOT_THERE = README.split("**Not there**")[1].split("\n\n")[0]
+
+
+@pytest.mark.parametrize("said", ["protocol", "console", "quotas", "tiered storage"])
+def test_what_nobody_can_ask_for_is_said_not_to_be_there(said: str) -> None:
+    assert said in NOT_THERE.replace("\n", " ")
+
+
 @pytest.mark.parametrize(
     ("said", "gone"),
     [
@@ -90,10 +98,34 @@ def test_what_it_counts_is_as_many() -> None:
     ],
 )
 def test_what_it_says_is_not_there_says_so_itself(said: str, gone: Callable[[], object]) -> None:
-    missing = README.split("**Not there**")[1].split("\n\n")[0]
-    assert said in missing
+    assert said in NOT_THERE
     with pytest.raises(Unsupported):
         gone()
+
+
+def rows(section: str) -> list[list[str]]:
+    """Its tables, without their heads."""
+    lines = README.split(f"\n## {section}\n")[1].split("\n## ")[0].splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    return [row for row in cells if row[0] != "what happens" and not row[0].startswith("---")]
+
+
+@pytest.mark.parametrize("row", rows("What survives"), ids=lambda row: f"{row[0]}, {row[1]}".replace("`", ""))
+def test_every_guarantee_says_what_survives_and_ends_in_commands_that_there_are(row: list[str]) -> None:
+    *said, shown = row
+    assert len(said) == 3
+    assert all(said)
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    commands = re.findall(r"`([^`]+)`", shown)
+    assert commands
+    for first, *arguments in map(str.split, commands):
+        if first == "make":
+            assert set(arguments) <= set(targets)
+        else:
+            assert (ROOT / first).exists()
+            assert all((ROOT / path).is_file() for path in arguments), arguments
+    for story in re.findall(r"story (\d+)", shown):
+        assert list((ROOT / "tests/simulation/transcripts").glob(f"{int(story):02}-*.txt"))
 
 
 def test_what_it_points_to_is_there() -> None:
