@@ -213,7 +213,7 @@ def _gives_what_is_not_wanted(members: Any, targets: Any, topics: Any) -> Any:
 
 
 def _once_each(case: Case) -> None:
-    test_every_wanted_partition_goes_to_one_member_that_wants_it.hypothesis.inner_test("uniform", case)  # type: ignore[attr-defined]
+    test_every_wanted_partition_goes_to_one_member_that_wants_it.hypothesis.inner_test("uniform", case)
 
 
 @pytest.mark.parametrize(

@@ -59,9 +59,9 @@ def test_ps_tells_one_process_from_the_next_of_its_number(
     assert meant.alive
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert not meant.alive, "it has ended, though nobody has asked how"
+    assert began(child.pid) is None, "it has ended, though nobody has asked how"
     child.wait()
-    assert began(child.pid) is None
+    assert not meant.signal(signal.SIGTERM)
 
 
 def test_where_there_is_no_ps_a_process_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
