@@ -39,6 +39,7 @@ JUNK = st.recursive(
 """What a newer peer may have appended."""
 
 
+@cache
 def struct_of(cls: type[Struct]) -> StructType:
     """The class as msgspec sees it."""
     info = type_info(cls)
@@ -107,3 +108,8 @@ def as_a_newer_peer_sends(draw: Draw, value: Any) -> Any:
     tag = [] if info.tag is None else [info.tag]
     fields = [as_a_newer_peer_sends(draw, getattr(value, field.name)) for field in info.fields]
     return tag + fields + draw(st.lists(JUNK, max_size=3))
+
+
+from_an_older_peer = st.composite(as_an_older_peer_sends)
+from_a_newer_peer = st.composite(as_a_newer_peer_sends)
+"""Made once: to make one reads the function's source."""

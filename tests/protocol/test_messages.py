@@ -12,8 +12,8 @@ from tests.protocol.strategies import (
     JUNK,
     MESSAGES,
     Message,
-    as_a_newer_peer_sends,
-    as_an_older_peer_sends,
+    from_a_newer_peer,
+    from_an_older_peer,
     messages,
     plain,
     required_fields,
@@ -70,7 +70,7 @@ def test_every_message_comes_back_as_it_was_sent(cls: Message, data: st.DataObje
 @few
 @given(data=st.data())
 def test_an_older_peer_leaves_out_what_was_appended_later(cls: Message, data: st.DataObject) -> None:
-    sent, expected = data.draw(st.composite(as_an_older_peer_sends)(data.draw(messages(cls))))
+    sent, expected = data.draw(from_an_older_peer(data.draw(messages(cls))))
     assert decode(cls, head_of(sent)) == (5, expected)
 
 
@@ -79,7 +79,7 @@ def test_an_older_peer_leaves_out_what_was_appended_later(cls: Message, data: st
 @given(data=st.data())
 def test_what_a_newer_peer_appended_is_ignored_at_every_level(cls: Message, data: st.DataObject) -> None:
     message, more = data.draw(messages(cls)), data.draw(JUNK)
-    sent = data.draw(st.composite(as_a_newer_peer_sends)(message))
+    sent = data.draw(from_a_newer_peer(message))
     assert decode(cls, msgspec.msgpack.encode([5, sent, more])) == (5, message)
 
 
@@ -100,7 +100,7 @@ def test_a_message_without_a_field_that_it_always_had_is_refused(cls: Message, d
 @few
 @given(data=st.data())
 def test_a_field_of_the_wrong_type_is_named_with_its_path(cls: Message, data: st.DataObject) -> None:
-    sent, name = data.draw(st.composite(spoil)(data.draw(messages(cls)), cls.__name__))
+    sent, name = data.draw(spoilt(data.draw(messages(cls)), cls.__name__))
     with pytest.raises(MalformedFrame) as refused:
         decode(cls, head_of(sent))
     assert str(refused.value).startswith(f"{name}: Expected ")
@@ -119,6 +119,9 @@ def spoil(draw: st.DrawFn, value: Any, name: str) -> tuple[Any, str]:
     sent, (step, part) = plain(value), parts[at]
     sent[at - len(parts)], path = spoil(draw, part, name + step)
     return sent, path
+
+
+spoilt = st.composite(spoil)
 
 
 # ---------------------------------------------------------------------------- the table of messages
