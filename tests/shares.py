@@ -5,7 +5,8 @@ clusters under fire at once would measure each other. What starts a JVM, or inst
 it holds no stop-watch, and either waits for the other's processes no more than for anybody's. Everything else goes by
 files, so that what a module has made for its tests is made once.
 
-Storms come last: they compute in two processes of their own, so that no core is idle while the last of them run.
+The two long shares come first, so that none is left alone at the end. Storms come last: they compute in two processes of
+their own, and no core is idle while the last of them run.
 """
 
 from typing import Any, Final
@@ -57,4 +58,10 @@ def pytest_xdist_make_scheduler(config: Any, log: Any) -> Shares:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Asked by pytest."""
-    items.sort(key=lambda item: item.nodeid.startswith(STORMS))
+    items.sort(key=lambda item: _turn(item.nodeid))
+
+
+def _turn(nodeid: str) -> int:
+    if nodeid.startswith(STORMS):
+        return 2
+    return 0 if nodeid.startswith((*JVM, *PROCESSES)) else 1
