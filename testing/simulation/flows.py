@@ -227,8 +227,17 @@ class Flow:
                 # A closed window: `take` plans the next arrival.
                 return
             self.in_flight.popleft()
-            self._timeline.note(self._taker.name, kind, self.number, len(payload), crc32(payload))
+            self._tell(payload, kind)
             self._deliver(payload, kind)
+
+    def _tell(self, payload: bytes, kind: Kind) -> None:
+        """Note it: data, of which there is most, as figures."""
+        timeline, details = self._timeline, (self.number, len(payload), crc32(payload))
+        if kind != "data":
+            timeline.note(self._taker.name, kind, *details)
+            return
+        timeline.trace.numbers.extend((timeline.now, *details))
+        timeline.trace.last.append((timeline.now, self._taker.name, kind, details))
 
     def _deliver(self, payload: bytes, kind: Kind) -> None:
         target = self.target

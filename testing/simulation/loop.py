@@ -37,6 +37,9 @@ Ts = TypeVarTuple("Ts")
 _RESOLUTION_S: Final = 1e-9
 """A timer fires this much early rather than a turn late; sums of floats differ by less."""
 
+_TURNS_ON_END: Final = 64
+"""So many turns of one host at most without a look at the agenda: the trace is folded there."""
+
 _HARMLESS_OPTIONS: Final = frozenset(
     {"backlog", "family", "flags", "happy_eyeballs_delay", "interleave", "keep_alive", "proto"}
     | {"reuse_address", "reuse_port", "start_serving"}
@@ -59,6 +62,31 @@ class _Handle(asyncio.Handle):
         self._cancelled = False
         self._repr = None
         self._source_traceback = None
+
+
+class _TimerHandle(asyncio.TimerHandle):
+    """A timer, made and cancelled as cheaply: most are cancelled."""
+
+    __slots__ = ()
+    _loop: "SimulatedLoop"
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: Sequence[Any],
+        loop: "SimulatedLoop",
+        context: Context | None = None,
+    ) -> None:
+        _Handle.__init__(self, callback, args, loop, context)  # type: ignore[arg-type]  # the same fields
+        self._when = when
+        self._scheduled = False
+
+    def cancel(self) -> None:
+        if not self._cancelled:
+            self._cancelled = True
+            self._loop.a_timer_was_cancelled()
+            self._callback = self._args = None
 
 
 class _IoHandle(_Handle):
@@ -125,12 +153,30 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     # ── turns ──────────────────────────────────────────────────────────────────────────────────────
 
     def turn(self) -> None:
-        """Run what is ready now. Called by the agenda, which may have outlived its reason."""
+        """Run what is ready now, and what gets ready before anything else is due.
+
+        Called by the agenda, which may have outlived its reason.
+        """
+        timeline, planned = self._timeline, self._planned
+        planned.discard(timeline.now)
+        if timeline.now < self._due:
+            return
+        heap = timeline.heap
+        for _ in range(_TURNS_ON_END):
+            self._run_ready()
+            if timeline.watch is not None:
+                timeline.watch()
+            due = self._due = self._next_due()
+            if due > timeline.horizon or due in planned or (heap and heap[0][0] <= due):
+                break
+            # As if the agenda had been asked for it and had nothing before it: half of all turns are such.
+            timeline.now = due
+            timeline.steps += 1
+        self._ask_for_turn()
+
+    def _run_ready(self) -> None:
         timeline, ready, timers = self._timeline, self._runnable, self._timers
         now = timeline.now
-        self._planned.discard(now)
-        if now < self._due:
-            return
         if timers and timers[0][0] <= now + self._started_s + _RESOLUTION_S:
             self._ring(now + self._started_s + _RESOLUTION_S)
         if self.shuffle:
@@ -163,16 +209,13 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             timeline.current = None
             self._turning = False
         self._busy_until = now + callbacks * self.callback_cost_s * (0.5 + timeline.rng.random())
-        self._plan()
-        if timeline.watch is not None:
-            timeline.watch()
 
     def _ring(self, horizon: float) -> None:
         """What is due by then is to run in this turn."""
         timers = self._timers
         while timers and timers[0][0] <= horizon:
             timer = heappop(timers)[2]
-            if not timer.cancelled():
+            if not timer._cancelled:  # noqa: SLF001 -- as loops do
                 self._runnable.append(timer)
 
     def _callback_failed(self, handle: asyncio.Handle, error: BaseException) -> None:
@@ -183,23 +226,29 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def _plan(self) -> None:
         """Ask for the next turn."""
+        self._due = self._next_due()
+        self._ask_for_turn()
+
+    def _ask_for_turn(self) -> None:
+        if self._due not in self._planned and self._due < math.inf:
+            self._planned.add(self._due)
+            self._timeline.turn_at(self._due, self._turn)
+
+    def _next_due(self) -> float:
+        """When the next turn is due, if nothing happens before."""
         if self._stopped or self._dead:
-            self._due = math.inf
-            return
-        due = self._timeline.now
+            return math.inf
+        now, busy_until = self._timeline.now, self._busy_until
+        due = busy_until if busy_until > now else now
         if not self._runnable:
             timers = self._timers
-            while timers and timers[0][2].cancelled():
+            while timers and timers[0][2]._cancelled:  # noqa: SLF001 -- as loops do
                 heappop(timers)
             if not timers:
-                self._due = math.inf
-                return
-            due = max(due, timers[0][0] - self._started_s)
-        due = max(due, self._busy_until)
-        self._due = due
-        if due not in self._planned:
-            self._planned.add(due)
-            self._timeline.turn_at(due, self._turn)
+                return math.inf
+            when = timers[0][0] - self._started_s
+            return when if when > due else due
+        return due
 
     def _shuffle(self) -> None:
         ready = list(self._runnable)
@@ -244,7 +293,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     ) -> asyncio.TimerHandle:
         """Call back after so many seconds."""
         when = self._timeline.now + self._started_s + delay
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        timer = _TimerHandle(when, callback, args, self, context)
         self._put_timer(timer, when)
         return timer
 
@@ -252,7 +301,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         """Call back at that time of the host's clock; of several at one time, in the order of asking."""
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        timer = _TimerHandle(when, callback, args, self, context)
         self._put_timer(timer, when)
         return timer
 
@@ -265,12 +314,13 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if not self._turning:
             self._plan()
 
-    def _timer_handle_cancelled(self, _handle: asyncio.TimerHandle) -> None:
+    def a_timer_was_cancelled(self) -> None:
+        """Its handle stays among the timers until there are too many of these."""
         self._cancelled_timers += 1
 
     def _purge_timers(self) -> None:
         # A wait_for that ends early leaves its timer behind: they would pile up until they are due.
-        self._timers[:] = [entry for entry in self._timers if not entry[2].cancelled()]
+        self._timers[:] = [entry for entry in self._timers if not entry[2]._cancelled]  # noqa: SLF001 -- as loops do
         heapify(self._timers)
         self._cancelled_timers = 0
 

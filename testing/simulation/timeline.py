@@ -8,6 +8,7 @@ What it keeps true:
 * All chance of a world comes from one generator.
 """
 
+import math
 import random
 from asyncio import _set_running_loop as set_running_loop
 from collections.abc import Callable
@@ -48,7 +49,9 @@ class Process(Protocol):
 class Timeline:
     """The clock, the chance and the agenda of a world."""
 
-    __slots__ = ("_count", "current", "heap", "now", "rng", "running", "trace", "turned", "watch")
+    __slots__ = (
+        "_count", "current", "heap", "horizon", "now", "rng", "running", "steps", "trace", "turned", "watch"
+    )
 
     def __init__(self, rng: random.Random, trace: Trace) -> None:
         self.now = 0.0
@@ -63,6 +66,10 @@ class Timeline:
         """The loop that asyncio believes to run, be its turn over: to tell it of each end as well costs system calls."""
         self.watch: Callable[[], object] | None = None
         """Called after each turn of whomever: who watches all processes looks at the one that has `turned`."""
+        self.steps = 0
+        """Events and turns so far."""
+        self.horizon = -math.inf
+        """Up to when a host may take one turn after the other, while nothing else is due and nobody looks in between."""
         self.heap: list[_Planned] = []
         """What is planned: its first is what happens next. The world takes it."""
         self._count = count()

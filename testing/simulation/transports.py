@@ -188,7 +188,18 @@ class SimulatedTransport(asyncio.Transport):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send this, now or when the kernel takes it."""
-        self.writelines((data,))
+        if type(data) is not bytes or self._unsent or self._closing or self._eof_written or not data:
+            self.writelines((data,))
+            return
+        try:
+            taken = self._endpoint.send(memoryview(data))
+        except OSError as error:
+            self._fail(error, "a write")
+            return
+        if taken < len(data):
+            self._unsent.append(memoryview(data)[taken:])
+            self._unsent_bytes = len(data) - taken
+            self._pause_if_full()
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
         """Send these one behind the other."""

@@ -15,6 +15,7 @@ What it keeps true:
 
 import asyncio
 import gc
+import math
 import random
 import re
 from asyncio import _get_running_loop as get_running_loop
@@ -95,8 +96,6 @@ class World:
         self.errors: list[WorldError] = []
         self.counts: Counter[str] = Counter()
         """Whatever a scenario counts, to show that it did something."""
-        self.steps = 0
-        """Events and turns so far."""
         self._expected: list[tuple[type[BaseException], re.Pattern[str]]] = []
         self._failure: WorldError | None = None
         self._digest: str | None = None
@@ -105,6 +104,11 @@ class World:
     def now(self) -> float:
         """Virtual seconds since the beginning."""
         return self.timeline.now
+
+    @property
+    def steps(self) -> int:
+        """Events and turns so far."""
+        return self.timeline.steps
 
     def digest(self) -> str:
         """A short name of all that has happened, and of what chance would have brought next."""
@@ -140,12 +144,16 @@ class World:
         """Let everything happen for so long."""
         self.run(self.now + seconds)
 
-    def run_until(self, condition: Callable[[], object], deadline: float | None = None) -> None:
-        """Let things happen until the condition holds, which is looked at after each of them.
+    def run_until(
+        self, condition: Callable[[], object], deadline: float | None = None, *, every_s: float = 0.0
+    ) -> None:
+        """Let things happen until the condition holds, which is looked at after each of them, or only so often.
 
         The deadline is a time; by default it is in an hour, since a heartbeat keeps a world alive for ever.
         """
         deadline = self.now + _PATIENCE_S if deadline is None else deadline
+        while every_s and self.now < deadline and self.timeline.heap and not condition():
+            self._advance(min(deadline, self.now + every_s), None)
         if self._advance(deadline, condition):
             return
         waiting = "\n  ".join(line for host in self.hosts.values() for line in host.waiting())
@@ -163,6 +171,8 @@ class World:
         heap = timeline.heap
         outer = get_running_loop()
         set_running_loop(None)
+        timeline.horizon = until if condition is None else -math.inf
+        fold_at = timeline.steps + _FOLD_EVERY
         try:
             while True:
                 if condition is not None and condition():
@@ -171,12 +181,14 @@ class World:
                     break
                 timeline.now, _, _, action, args = heappop(heap)
                 action(*args)
-                self.steps += 1
-                if not self.steps % _FOLD_EVERY:
+                timeline.steps += 1
+                if timeline.steps >= fold_at:
                     self.trace.fold()
+                    fold_at = timeline.steps + _FOLD_EVERY
                 if self._failure is not None:
                     self._fail_if_unexpected()
         finally:
+            timeline.horizon = -math.inf
             timeline.running = None
             set_running_loop(outer)
         if condition is None or heap:
@@ -200,6 +212,7 @@ class World:
         self.trace.remark(self.now, host, "error", str(entry))
         if not expected and self._failure is None:
             self._failure = entry
+            self.timeline.horizon = -math.inf  # it ends the run now
 
     def _fail_if_unexpected(self) -> None:
         failure, self._failure = self._failure, None
