@@ -51,6 +51,9 @@ QUICK: dict[str, Any] = {
 CONTROLLER_RESERVE = 8 << 10
 """Little enough to be used up now and then: what a controller does then is to be seen as well."""
 
+IDLE_MS = 3000
+"""A record of a controller that has nothing to say is written by every voter and read by every broker."""
+
 DEFAULTS: dict[str, Any] = {
     "broker_session_timeout_ms": 9000,
     "log": LogConfig(segment_bytes=16384, index_interval_bytes=256, retention_ms=-1),
@@ -124,11 +127,12 @@ class Cluster:
             port=CONTROLLER_PORT,
             quorum=QuorumConfig(election_timeout_ms=fetch_ms // 2, fetch_timeout_ms=fetch_ms),
             following=FollowingConfig(
-                fetch_max_wait_ms=fetch_ms // 4, fetch_timeout_ms=fetch_ms, connect_timeout_ms=fetch_ms // 2
+                fetch_max_wait_ms=fetch_ms // 2, fetch_timeout_ms=fetch_ms, connect_timeout_ms=fetch_ms // 2
             ),
             snapshots=self.config.get("snapshots", SnapshotConfig()),
             log=self.config["log"],
             reserve_bytes=CONTROLLER_RESERVE,
+            idle_ms=IDLE_MS,
             active=ActiveConfig(
                 liveness=LivenessConfig(session_timeout_ms=session_ms, quorum_fetch_timeout_ms=fetch_ms)
             ),
@@ -285,9 +289,9 @@ class Cluster:
         for (number, place), partition in self.replicas().items():
             self.oracle.compare((number, self.hosts[number].life), place, partition)
 
-    def until(self, condition: Callable[[], object], seconds: float) -> None:
-        """Let time pass until the condition holds."""
-        self.world.run_until(condition, self.world.now + seconds)
+    def until(self, condition: Callable[[], object], seconds: float, *, every_s: float = 0.0) -> None:
+        """Let time pass until the condition holds; it is looked at after each event, or only so often."""
+        self.world.run_until(condition, self.world.now + seconds, every_s=every_s)
 
     def pass_time(self, seconds: float) -> None:
         """Let so much time pass."""

@@ -20,7 +20,9 @@ because it saw each leader move its high watermark, and compares everything else
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
+from tidelog.broker.leadership import Leadership
 from tidelog.broker.partition import Partition
+from tidelog.controller.image import PartitionState
 from tidelog.protocol.batch import walk
 from tidelog.protocol.records import decode
 from tidelog.protocol.types import NO_EPOCH, Epoch, Offset
@@ -63,7 +65,8 @@ class Seen:
     end: Offset
     leads: Epoch
     """In which epoch; NO_EPOCH: it does not."""
-    partition_epoch: int
+    leadership: Leadership | None
+    state: PartitionState | None
     log_start: Offset
     begun_anew: int
     repairs: int
@@ -89,8 +92,7 @@ class Oracle:
         if place in self._given_up:
             return
         log, high_watermark, state = partition.log, partition.high_watermark, partition.state
-        leads = partition.leader_epoch if partition.leadership is not None else NO_EPOCH
-        partition_epoch = state.partition_epoch if state is not None else -1
+        leadership = partition.leadership
         seen = self._seen.get((life, place))
         if seen is not None and seen.log is not log:
             seen = None
@@ -98,18 +100,20 @@ class Oracle:
             seen is not None
             and seen.high_watermark == high_watermark
             and seen.end == log.end_offset
-            and seen.leads == leads
-            and seen.partition_epoch == partition_epoch
+            and seen.leadership is leadership
+            and seen.state is state
             and seen.log_start == log.log_start
             and seen.begun_anew == partition.begun_anew
             and seen.repairs == partition.repairs
         ):
             return
+        leads = partition.leader_epoch if leadership is not None else NO_EPOCH
         now = Seen(
             high_watermark,
             log.end_offset,
             leads,
-            partition_epoch,
+            leadership,
+            state,
             log.log_start,
             partition.begun_anew,
             partition.repairs,
@@ -141,7 +145,7 @@ class Oracle:
         if seen is not None and log.end_offset < seen.end:
             self.counts["truncations"] += 1
         if state is not None:
-            self._count_isr(place, partition_epoch, len(state.isr))
+            self._count_isr(place, state.partition_epoch, len(state.isr))
         self._deleted_stays_deleted(life, partition, known, seen)
         self._seen[life, place] = now
 

@@ -9,15 +9,17 @@ from typing import Any
 
 from tests.simulation.cluster import Cluster, with_config
 from tests.simulation.invariants import Committed, Life, Oracle, Violation
+from tests.simulation.storm_disks import DATA
 from tests.simulation.storm_faults import Faults
 from tests.simulation.storms import Storm, Weather
 from tidelog.broker.flusher import FlushSettings
 from tidelog.broker.partition import Partition
 from tidelog.broker.scrubbing import ScrubSettings
 from tidelog.protocol.errors import DamagedLog
-from tidelog.protocol.types import Offset
+from tidelog.protocol.types import Offset, TopicPartition
 from tidelog.replication.sessions import Place
 from tidelog.storage.log import Log
+from tidelog.storage.names import partition_name
 from tidelog.storage.scrubbing import Scrub
 from tidelog.testing.simulation.world import World
 
@@ -53,15 +55,17 @@ class RottingCluster(Cluster):
         self._repairs: dict[tuple[Life, Place], int] = {}
         super().__init__(world, controllers=controllers, config=config or SCRUBBED)
 
-    def look(self) -> None:
+    def _look_at(self, number: int) -> None:
         """Who is cut for damage is nobody that the controllers count on, not even those that know most."""
-        for (number, place), partition in self.replicas().items():
-            at = (number, self.hosts[number].life), place
-            if partition.repairs > self._repairs.get(at, 0):
-                self._repairs[at] = partition.repairs
-                self.oracle.counts["logs mended"] += 1
-                self._nobody_counts_on(number, place, partition)
-        super().look()
+        broker, host = self.brokers.get(number), self.hosts[number]
+        if broker is not None and broker.serving and host.alive:
+            for place, partition in broker.replicas.partitions.items():
+                at = (number, host.life), place
+                if partition.repairs > self._repairs.get(at, 0):
+                    self._repairs[at] = partition.repairs
+                    self.oracle.counts["logs mended"] += 1
+                    self._nobody_counts_on(number, place, partition)
+        super()._look_at(number)
 
     def _nobody_counts_on(self, number: int, place: Place, partition: Partition) -> None:
         state = self.image.partitions[place]
@@ -90,6 +94,33 @@ class Rot(Faults):
         for fault in (self.fill_disk, self.fill_disk_of_controller, self.cut_power_of_controller):
             self._faults.pop(fault, None)
         self._faults[self.rot] = 2 * sum(self._faults.values()) or 1
+
+    def strike(self) -> None:
+        """An operator looks first."""
+        self.replace_unopened()
+        super().strike()
+
+    def replace_unopened(self) -> None:
+        """What rots where the next start reads it is not opened by that: it stays offline until somebody helps.
+
+        An operator takes its directory away when the cluster no longer counts on it; it is copied anew.
+        """
+        image = self.cluster.image
+        for number in self.cluster.alive():
+            broker, host = self.cluster.brokers.get(number), self.cluster.hosts[number]
+            for place, missing in broker.replicas.missing.items() if broker and broker.serving else ():
+                state = image.partitions[place]
+                if "could not be opened" in missing.why and number not in {
+                    *state.isr,
+                    *state.elr,
+                    state.leader,
+                }:
+                    self.world.counts["logs replaced by an operator"] += 1
+                    host.kill()
+                    name = partition_name(TopicPartition(missing.topic, place[1]))
+                    host.disk.medium.change(host.disk.medium.directory_at(DATA), (name, None))
+                    self.cluster.start(number)
+                    break
 
     def rot(self) -> None:
         """A bit flips, where nothing else is wrong."""
@@ -131,16 +162,15 @@ class RottingStorm(Storm):
     def make_faults(self) -> Faults:
         return Rot(self.world, self.cluster, self._forgive)
 
-    _look_at_s = 0.0
+    look_every_s = 0.2
+    """It takes reading everything."""
 
     def converged(self) -> bool:
-        """Looked at five times a second: it takes reading everything."""
+        """The replicas agree, and each is whole."""
         faults = self.faults
         assert isinstance(faults, Rot)
-        if self.world.now < self._look_at_s or not super().converged():
-            return False
-        self._look_at_s = self.world.now + 0.2
-        return faults.is_healed()
+        faults.replace_unopened()
+        return super().converged() and faults.is_healed()
 
 
 def rotting_storm(world: World, weather: Weather | None = None) -> None:

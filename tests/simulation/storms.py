@@ -63,6 +63,9 @@ class Weather:
 class Storm:
     """One seed's cluster, clients and faults."""
 
+    look_every_s = 0.05
+    """How often it looks whether all is well again: to look after each event costs as much as the event."""
+
     def __init__(self, world: World, weather: Weather) -> None:
         self.world = world
         self.rng = world.rng
@@ -120,9 +123,12 @@ class Storm:
         self.faults.heal()
         self._stop.set()
         self.cluster.pass_time(1)
-        self.cluster.until(lambda: not any(user.alive for user in self.users), CALM_S)
-        self.cluster.until(self.converged, CALM_S * (4 if self.weather.defaults else 1))
+        self._until(lambda: not any(user.alive for user in self.users), CALM_S)
+        self._until(self.converged, CALM_S * (4 if self.weather.defaults else 1))
         self.account()
+
+    def _until(self, condition: Callable[[], bool], seconds: float) -> None:
+        self.cluster.until(condition, seconds, every_s=self.look_every_s)
 
     def create_topic(self) -> None:
         """A topic with three replicas everywhere."""
@@ -132,7 +138,7 @@ class Storm:
         often = {"leader.imbalance.check.interval.seconds": "1"} if self.world.seed % 3 == 0 else {}
         host = Host(operator.name, self.world)
         host.start(lambda _env: operator.create(topic, often))
-        self.cluster.until(lambda: not host.alive and self.cluster.converged(), 30)
+        self._until(lambda: not host.alive and self.cluster.converged(), 30)
 
     def start_clients(self) -> None:
         """Who writes, who reads and who deletes, each on a host of its own, with the product's client; and a probe."""

@@ -41,7 +41,7 @@ class User:
     async def live(self, work: Callable[[Client], Awaitable[None]], stop: asyncio.Event) -> None:
         """Do that with a client until told to stop; with another one when it fails."""
         while not stop.is_set():
-            options = {"client_id": self.name, "request_timeout_ms": 1500, "connect_timeout_ms": 1000}
+            options = {"client_id": self.name, "request_timeout_ms": 1500, "connect_timeout_ms": 1000, "retry_backoff_ms": 100}
             client = Client(client_config(self._bootstrap, options), Random(self.rng.getrandbits(64)))
             try:
                 async with client:
@@ -75,7 +75,7 @@ class Writer(User):
         under_way: list[tuple[Sent, Delivery]] = []
         while not stop.is_set():
             partition = rng.choice(known.partitions).index
-            records = self._records((known.id, partition), rng.choice([1, 2, 5, 10]))
+            records = self._records((known.id, partition), rng.choice([1, 3, 8, 20]))
             if rng.random() < 0.2:
                 await self._send_many(producer, topic, partition, records)
             else:
@@ -85,7 +85,7 @@ class Writer(User):
                     under_way.append((record, delivery))
             if rng.random() < 0.5:
                 await self._settle(under_way)
-            await asyncio.sleep(rng.expovariate(15))
+            await asyncio.sleep(rng.expovariate(7))
         await self._settle(under_way)
         try:
             await producer.close(timeout=20)
@@ -137,14 +137,14 @@ class Reader(User):
         places = {name.partition: (known.id, name.partition) for name in names}
         async with client.consumer(
             auto_offset_reset="earliest",
-            max_partition_fetch_bytes=4096,
+            max_partition_fetch_bytes=self.rng.choice([4096, 8192, 16384]),
             prefetch_bytes=self.rng.choice([1, 8192]),
             request_timeout_ms=1500,
         ) as consumer:
             consumer.assign(names)
             while not stop.is_set():
                 await self._once_more(consumer, places, topic, stop)
-                await asyncio.sleep(self.rng.uniform(0.1, 1))
+                await asyncio.sleep(self.rng.uniform(0.3, 2))
 
     async def _once_more(
         self, consumer: Consumer, places: dict[int, Place], topic: str, stop: asyncio.Event
