@@ -1,5 +1,6 @@
 """Fetch, by followers and consumers: what is checked, what is answered and when (design 2.6, 2.11, 2.12, 2.13)."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
@@ -10,6 +11,7 @@ import pytest
 from tests.broker.node import PLACE, Asked, Node, records
 from tidelog.broker.replicas import Replicas
 from tidelog.broker.requests import fetch
+from tidelog.protocol import records as batches
 from tidelog.protocol.errors import (
     FencedLeaderEpoch,
     FetchSessionIdNotFound,
@@ -30,6 +32,7 @@ from tidelog.storage.log import Log
 OTHER = (PLACE[0], 1)
 THIRD = (PLACE[0], 2)
 SIZE = len(records(1))
+DECODERS = (batches.decode, batches.keys_of, batches.records, batches.recompressed, batches.thinned)
 
 
 @pytest.fixture
@@ -165,6 +168,28 @@ def test_a_follower_that_waits_is_not_looked_at_because_more_is_committed(
     node.turn()
     assert node.partition.high_watermark == 1
     assert not looks
+
+
+def test_what_is_fetched_goes_out_as_it_lies_in_the_log(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody on the way decodes a batch, for a follower or for a consumer."""
+    for size in (10, 2000):
+        node.produce(records(3, size), acks=1)
+
+    def decoded(*_args: object, **_options: object) -> None:
+        raise AssertionError("somebody looked into a batch")
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("tidelog."):
+            for called, value in list(vars(module).items()):
+                if value in DECODERS:
+                    monkeypatch.setattr(module, called, decoded)
+    stored = bytes(node.partition.log.read(0, 1 << 20).data)
+    assert node.fetched(2, 0).data == stored
+    node.fetched(2, 6)
+    node.fetched(3, 6)
+    assert node.consume(0).data == stored
+    with pytest.raises(AssertionError, match="looked into"):
+        batches.decode(stored)
 
 
 def test_a_follower_is_answered_at_its_deadline(node: Node) -> None:
