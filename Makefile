@@ -25,7 +25,7 @@ chaos: setup ## hurt clusters of real processes under load: MINUTES=30
 
 mutants: setup ## undo each rule (docs/RULES.md), then look for fresh seeds of storms that catch each planted bug
 	.venv/bin/python -m pytest -q tests/test_rules.py
-	scripts/simulate --mutants
+	scripts/simulate --mutants --seeds 60
 
 bench: setup ## measure, and compare with what this machine can do at best
 	scripts/bench

@@ -7,6 +7,7 @@ import pytest
 from tests.simulation import planted_in_controllers as planted
 from tests.simulation import test_controllers as stories
 from tests.simulation.metadata_storm import storm_of_three
+from tests.simulation.planted import caught
 from tests.simulation.planted_in_controllers import IN_STORMS, Plant
 from tidelog.testing.simulation.seeds import run_seed
 from tidelog.testing.simulation.world import World
@@ -55,7 +56,7 @@ SPOILED: list[tuple[Plant, Callable[[World], None]]] = [
 @pytest.mark.parametrize("plant", IN_STORMS, ids=lambda plant: plant.__name__)
 def test_a_planted_bug_ends_a_storm_badly(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
-    assert any(run_seed(storm_of_three, seed).failure for seed in SEEDS), f"{plant.__name__} survived"
+    assert any(caught(run_seed(storm_of_three, seed)) for seed in SEEDS), f"{plant.__name__} survived"
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -64,7 +65,7 @@ def test_a_planted_bug_spoils_its_story(
     plant: Plant, story: Callable[[World], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
-    assert any(run_seed(story, seed).failure for seed in range(4)), f"{plant.__name__} survived"
+    assert any(caught(run_seed(story, seed)) for seed in range(4)), f"{plant.__name__} survived"
 
 
 def test_without_a_planted_bug_these_stories_end_well() -> None:
