@@ -17,7 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from scripts.benches.evidence import machine
+from scripts.benches.evidence import keep, machine
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 EVIDENCE: Final = ROOT / "docs" / "evidence" / "suite.json"
@@ -43,8 +43,7 @@ def main() -> int:
             return 1
         ours.append(run)
         runs.append(run)
-        EVIDENCE.parent.mkdir(exist_ok=True)
-        EVIDENCE.write_text(json.dumps(runs, indent=1) + "\n", encoding="utf-8")
+        keep(EVIDENCE, json.dumps(runs, indent=1) + "\n")
         print(f"{len(ours)} of {asked.until}: {_line(run)}", flush=True)
     return 1 if any(run["failed"] for run in ours) else 0
 

@@ -14,21 +14,28 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from scripts.benches.evidence import code, machine
+from scripts.benches.evidence import code, keep, machine
 
-from tests.simulation.planted import CAUGHT, PLANTS
+from tests.simulation.invariants import COLUMNS
+from tests.simulation.planted import CAUGHT, PLANTS, caught
 from tests.simulation.storms import Weather, storm
-from tidelog.testing.simulation.seeds import Outcome, run_seed, run_seeds
+from tidelog.testing.simulation.seeds import Outcome, run_seed, run_seeds, workers
+from tidelog.testing.simulation.trace import Event
+from tidelog.testing.simulation.world import World
 
 ROOT = Path(__file__).resolve().parents[1]
 EVIDENCE = ROOT / "docs" / "evidence" / "simulation.json"
 MODULES = ("tests.simulation.storms", "tidelog.testing.simulation.seeds")
-CHUNK = 200
+CHUNK = 40
+"""So much at most is lost when a run is interrupted."""
+_ROW = "{:>12}  {:<4} {:<26} {:<12} {:>5} {:<9} {:>9} {:>9} {:>9}"
 SHORT = partial(storm, weather=Weather(seconds=8, controllers=1))
 
 
@@ -41,31 +48,48 @@ def main() -> int:
     if asked.mutants:
         return mutants(asked.first or int(time.time()), asked.seeds)
     if asked.seed is not None:
-        return show(weather, asked.seed)
+        return show(weather, asked.seed, asked.last)
     if asked.until is not None:
         return go_on(weather, asked.until)
-    counts, failures = run_chunk(weather, range(asked.first, asked.first + asked.seeds))
+    with workers(os.cpu_count() or 1) as pool:
+        counts, failures = run_chunk(weather, range(asked.first, asked.first + asked.seeds), pool)
     tell(counts)
     return 1 if failures else 0
 
 
-def show(weather: Weather, seed: int) -> int:
+def show(weather: Weather, seed: int, last: int = 1000) -> int:
     """One storm, as it was and always will be."""
-    outcome = run_seed(partial(storm, weather=weather), seed)
-    print(
-        outcome.failure
-        or f"seed {seed}: all is well after {outcome.virtual_s:.1f} s, digest {outcome.digest}"
-    )
+    worlds: list[World] = []
+
+    def watched(world: World) -> None:
+        worlds.append(world)
+        storm(world, weather)
+
+    outcome = run_seed(watched, seed)
+    print_transitions(worlds[0].trace.transitions, last)
     tell(Counter(outcome.counts))
-    return 1 if outcome.failure else 0
+    if outcome.failure:
+        print(outcome.failure)
+        print(_last_line(outcome))
+        return 1
+    print(f"seed {seed}: all is well after {outcome.virtual_s:.1f} s, digest {outcome.digest}")
+    return 0
 
 
-def run_chunk(weather: Weather, seeds: range) -> tuple[Counter[str], list[int]]:
+def print_transitions(transitions: Sequence[Event], last: int) -> None:
+    """Who led what and when, what became of the logs, and what went wrong meanwhile, in columns."""
+    print(_ROW.format("time", "who", "what", *COLUMNS).rstrip())
+    for event in list(transitions)[-last:]:
+        details = [*map(str, event.details), *[""] * (len(COLUMNS) - len(event.details))]
+        print(_ROW.format(f"{event.time:.6f}", event.host, event.what, *details).rstrip())
+
+
+def run_chunk(weather: Weather, seeds: range, pool: Executor) -> tuple[Counter[str], list[int]]:
     """All these seeds; what they counted, and which failed."""
     counts: Counter[str] = Counter()
     failures: list[int] = []
     scenario = partial(storm, weather=weather)
-    for outcome in run_seeds(scenario, seeds, processes=os.cpu_count() or 1):
+    for outcome in run_seeds(scenario, seeds, pool=pool):
         counts.update(outcome.counts)
         counts["seeds"] += 1
         counts["virtual seconds"] += round(outcome.virtual_s)
@@ -91,8 +115,8 @@ def mutants(first: int, most: int) -> int:
         patch = pytest.MonkeyPatch()
         plant(patch)
         try:
-            caught = (seed for seed in range(first, first + most) if run_seed(SHORT, seed).failure)
-            seed = next(caught, None)
+            catching = (seed for seed in range(first, first + most) if caught(run_seed(SHORT, seed)))
+            seed = next(catching, None)
         finally:
             patch.undo()
         survivors += seed is None and plant in CAUGHT
@@ -120,21 +144,23 @@ def go_on(weather: Weather, until: int) -> int:
             "counts": {},
         }
         runs.append(run)
-    while run["seeds"] < until:
-        began = time.monotonic()
-        seeds = range(run["seeds"], min(run["seeds"] + CHUNK, until))
-        counts, failures = run_chunk(weather, seeds)
-        if code(MODULES, ROOT) != digest:
-            print("the code was changed meanwhile: this chunk is not kept")
-            return 1
-        run["seeds"] = seeds.stop
-        run["duration_s"] = round(run["duration_s"] + time.monotonic() - began)
-        run["failures"] += failures
-        run["counts"] = dict(Counter(run["counts"]) + counts)
-        run["date"] = time.strftime("%Y-%m-%d", time.gmtime())
-        EVIDENCE.parent.mkdir(exist_ok=True)
-        EVIDENCE.write_text(json.dumps(runs, indent=1) + "\n", encoding="utf-8")
-        print(f"{run['seeds']:,} seeds, {len(run['failures'])} failed, {run['duration_s']:,} s", flush=True)
+    with workers(os.cpu_count() or 1) as pool:
+        while run["seeds"] < until:
+            began = time.monotonic()
+            seeds = range(run["seeds"], min(run["seeds"] + CHUNK, until))
+            counts, failures = run_chunk(weather, seeds, pool)
+            if code(MODULES, ROOT) != digest:
+                print("the code was changed meanwhile: this chunk is not kept")
+                return 1
+            run["seeds"] = seeds.stop
+            run["duration_s"] = round(run["duration_s"] + time.monotonic() - began)
+            run["failures"] += failures
+            run["counts"] = dict(Counter(run["counts"]) + counts)
+            run["date"] = time.strftime("%Y-%m-%d", time.gmtime())
+            keep(EVIDENCE, json.dumps(runs, indent=1) + "\n")
+            print(
+                f"{run['seeds']:,} seeds, {len(run['failures'])} failed, {run['duration_s']:,} s", flush=True
+            )
     tell(Counter(run["counts"]))
     return 1 if run["failures"] else 0
 
@@ -178,6 +204,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=20, help="run so many (default: 20)")
     parser.add_argument("--first", type=int, default=0, help="beginning with this one")
     parser.add_argument("--until", type=int, help="go on to this seed and keep the run")
+    parser.add_argument("--last", type=int, default=1000, help="with --seed: so many lines (default: 1000)")
     parser.add_argument("--seconds", type=float, default=20, help="how long a storm lasts (default: 20)")
     parser.add_argument("--defaults", action="store_true", help="with default timeouts, not shortened ones")
     parser.add_argument(

@@ -73,11 +73,16 @@ def append(path: Path, kept: dict[str, Any]) -> None:
 
 
 def write(path: Path, runs: Iterable[dict[str, Any]]) -> None:
-    """These are the runs that are kept; whoever is interrupted leaves the file as it was, or as it will be."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """These are the runs that are kept."""
     lines = ",\n".join(_lines(one) for one in runs)
+    keep(path, f"[\n{lines}\n]\n")
+
+
+def keep(path: Path, text: str) -> None:
+    """This is the file from now on; whoever is interrupted leaves it as it was, or as it will be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix(".new")
-    new.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    new.write_text(text, encoding="utf-8")
     new.replace(path)
 
 

@@ -7,11 +7,13 @@ before or beside it; a failing seed says all that is needed to see it again.
 import gc
 import multiprocessing
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from tidelog.testing.simulation.determinism import garbage_kept
 from tidelog.testing.simulation.world import World
@@ -21,7 +23,8 @@ Scenario: TypeAlias = Callable[[World], object]
 that other processes find it by its name."""
 
 
-class Outcome(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Outcome:
     """How a seed ended."""
 
     seed: int
@@ -32,14 +35,17 @@ class Outcome(NamedTuple):
     """What the scenario counted: a zero where something should have happened is a mistake in the scenario."""
     failure: str | None
     """What went wrong, with the last events."""
+    cpu_s: float = field(default=0.0, compare=False)
+    """What it has cost, which is no part of what it is."""
 
 
 def run_seed(scenario: Scenario, seed: int) -> Outcome:
     """Run the scenario in the world of that seed, and let go of that world."""
+    began = time.process_time()
     with garbage_kept():
         outcome = _run(scenario, seed)
         gc.collect()
-    return outcome
+    return replace(outcome, cpu_s=time.process_time() - began)
 
 
 def _run(scenario: Scenario, seed: int) -> Outcome:
@@ -53,12 +59,21 @@ def _run(scenario: Scenario, seed: int) -> Outcome:
     return Outcome(seed, world.digest(), world.now, world.steps, dict(world.counts), failure)
 
 
-def run_seeds(scenario: Scenario, seeds: Iterable[int], *, processes: int = 2) -> Iterator[Outcome]:
-    """The outcomes of these seeds, in their order, as they come in."""
+def workers(processes: int = 2) -> ProcessPoolExecutor:
+    """Processes for `run_seeds`, for whoever calls it more than once: each takes a second to start."""
     # A fresh process per worker: what a fork would inherit is no part of a seed.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context) as pool:
+    return ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn"))
+
+
+def run_seeds(
+    scenario: Scenario, seeds: Iterable[int], *, processes: int = 2, pool: Executor | None = None
+) -> Iterator[Outcome]:
+    """The outcomes of these seeds, in their order, as they come in; in a pool of `workers`, or in one of its own."""
+    if pool is not None:
         yield from pool.map(partial(run_seed, scenario), seeds)
+        return
+    with workers(processes) as own:
+        yield from own.map(partial(run_seed, scenario), seeds)
 
 
 def _describe(world: World, error: Exception) -> str:

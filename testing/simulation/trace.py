@@ -20,6 +20,9 @@ _FOLD_AT: Final = 512
 """Events that wait to be hashed together: hashing them one by one took twice as long."""
 
 
+_TRANSITIONS: Final = 10_000
+
+
 class Event(NamedTuple):
     """A line of the trace."""
 
@@ -35,10 +38,12 @@ class Event(NamedTuple):
 class Trace:
     """The events of one world."""
 
-    __slots__ = ("_digest", "_events", "_numbers_digest", "last", "numbers")
+    __slots__ = ("_digest", "_events", "_numbers_digest", "last", "numbers", "transitions")
 
     def __init__(self, keep: int = 200) -> None:
         self.last: deque[Event | tuple[float, str, str, tuple[Detail, ...]]] = deque(maxlen=keep)
+        self.transitions: deque[Event] = deque(maxlen=_TRANSITIONS)
+        """What a scenario has told of itself: few lines to be read, whatever the network has to say."""
         self._digest = hashlib.blake2b(digest_size=16)
         self._numbers_digest = hashlib.blake2b(digest_size=16)
         self._events: list[tuple[float, str, str, tuple[Detail, ...]]] = []
@@ -56,6 +61,10 @@ class Trace:
     def remark(self, time: float, host: str, what: str, text: str) -> None:
         """A line to be read only: it may say what no other run would say."""
         self.last.append((time, host, what, (text,)))
+
+    def tell(self, time: float, host: str, what: str, *details: Detail) -> None:
+        """A transition of what is simulated: to be read only."""
+        self.transitions.append(Event(time, host, what, details))
 
     def digest(self) -> str:
         """A short name of everything so far."""

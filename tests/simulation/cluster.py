@@ -99,6 +99,7 @@ class Cluster:
         self._numbers: dict[Process, int] = {host: number for number, host in self.hosts.items()}
         self.witness = Witness(self.quorum, self._fetch_ms, self.oracle.counts)
         """Of the quorum; the oracle sees to the brokers."""
+        self.oracle.told = lambda life, *news: world.trace.tell(world.now, f"b{life[0]}", *news)
         world.timeline.watch = self.look
         for number in self.quorum:
             self.start_controller(number)

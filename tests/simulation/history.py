@@ -81,7 +81,7 @@ class History:
         leader = self.leads(place, epoch)
         if epoch >= 0 and leader != address:
             self.contradictions.append(
-                f"{address} answered for epoch {epoch}, in which {leader} leads (I-11)"
+                f"OneLeaderPerEpoch: {address} answered for epoch {epoch}, in which {leader} leads (I-11)"
             )
 
     def wants_deleted(self, place: Place, offset: Offset) -> int:
@@ -109,16 +109,20 @@ class History:
     def was_out_of_range(self, place: Place, offset: Offset) -> None:
         """A consumer was told so: only of what somebody wanted deleted (I-77)."""
         if offset >= self.asked.get(place, 0):
-            self.contradictions.append(f"offset {offset} was out of range and never deleted (I-77)")
+            self.contradictions.append(
+                f"DeletedRecords: offset {offset} was out of range and never deleted (I-77)"
+            )
 
     def saw(self, place: Place, offset: Offset, value: bytes) -> None:
         """A consumer was given this."""
         self.reads += 1
         if offset >= self.committed(place):
-            self.contradictions.append(f"offset {offset} was read and is not committed (I-75)")
+            self.contradictions.append(f"ReadRecords: offset {offset} was read and is not committed (I-75)")
         before = self.read.setdefault((place, offset), value)
         if before != value:
-            self.contradictions.append(f"offset {offset} was read as {before!r} and as {value!r} (I-68)")
+            self.contradictions.append(
+                f"ReadRecords: offset {offset} was read as {before!r} and as {value!r} (I-68)"
+            )
 
     def check(
         self, final: dict[Place, dict[Offset, bytes]], starts: dict[Place, Offset] | None = None
@@ -130,7 +134,9 @@ class History:
             start = starts.get(place, 0)
             times = Counter(records.values())
             wrong += [
-                f"{value!r} is there {count} times (I-69)" for value, count in times.items() if count > 1
+                f"NothingTwice: {value!r} is there {count} times (I-69)"
+                for value, count in times.items()
+                if count > 1
             ]
             last: dict[str, Offset] = {}
             where = {value: offset for offset, value in records.items()}
@@ -139,15 +145,19 @@ class History:
                     continue
                 gone = sent.offset < start and sent.offset not in records
                 if sent.offset >= 0 and not gone and records.get(sent.offset) != sent.value:
-                    wrong.append(f"acknowledged {sent.value!r} is not at {sent.offset} (I-1, I-74)")
+                    wrong.append(
+                        f"AcknowledgedRecords: acknowledged {sent.value!r} is not at {sent.offset} (I-1, I-74)"
+                    )
                 if sent.somewhere and not start and sent.value not in where:
-                    wrong.append(f"acknowledged {sent.value!r} is nowhere (I-1)")
+                    wrong.append(f"AcknowledgedRecords: acknowledged {sent.value!r} is nowhere (I-1)")
                 if sent.value in where:
                     if where[sent.value] < last.get(sent.producer, -1):
-                        wrong.append(f"{sent.value!r} stands before what {sent.producer} sent earlier (I-73)")
+                        wrong.append(
+                            f"OrderOfSending: {sent.value!r} stands before what {sent.producer} sent earlier (I-73)"
+                        )
                     last[sent.producer] = where[sent.value]
         wrong += [
-            f"{value!r} was read at offset {offset} and is not there (I-70)"
+            f"ReadRecords: {value!r} was read at offset {offset} and is not there (I-70)"
             for (place, offset), value in self.read.items()
             if final.get(place, {}).get(offset) != value
             and (offset >= starts.get(place, 0) or offset in final.get(place, {}))

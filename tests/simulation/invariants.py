@@ -15,9 +15,27 @@ because it saw each leader move its high watermark, and compares everything else
     OrderOfOffsets       I-38            log start <= high watermark <= end of the log, recovery <= durable <= end
     PureEpochs           I-12            the epoch cache is what the batches say
     MatchingLogs         I-10            same offset and epoch: same bytes
+
+A `History` knows what clients did and were told (history.py, users.py, probe.py):
+
+    AcknowledgedRecords  I-1, I-74       are there, once, where their producer was told
+    NothingTwice         I-69            of what was sent, whatever was repeated
+    OrderOfSending       I-73            what a producer has sent first stands first
+    ReadRecords          I-68, I-70, I-75  are committed, and for ever what was read
+    OrderOfReading       I-72, I-77      offsets follow one another but for what is deleted
+    OneLeaderPerEpoch    I-11            who answers for an epoch leads in it
+    DeletedRecords       I-76, I-77      stay deleted, and nothing else is gone
+
+A `Witness` counts on the disks of controllers (controllers_witness.py):
+
+    CommittedMetadata    I-46, I-49      is on a majority of disks, and everybody's image is the sum of it
+    OneLeaderPerEpoch    I-44            of the quorum, which holds all that is committed
+    KeptPromises         I-45            a vote holds as long as its epoch, whatever becomes of the process
+    OneLease             4.3             two hold leases together only until the older one must have noticed
 """
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from tidelog.broker.leadership import Leadership
@@ -33,6 +51,9 @@ from tidelog.storage.log import Log
 class Violation(AssertionError):
     """An invariant does not hold; the message is the transcript's last line."""
 
+
+COLUMNS = ("partition", "epoch", "in sync", "log start", "committed", "end")
+"""What an `Oracle` tells of a replica."""
 
 Life = tuple[int, int]
 """A broker's id, and which of its lives."""
@@ -86,6 +107,8 @@ class Oracle:
         """What happened, to show that the storm was one."""
         self._isrs: dict[Place, tuple[int, int]] = {}
         self._given_up: set[Place] = set()
+        self.told: Callable[..., None] = lambda *_: None
+        """Told of whose turn what has become of a replica, in `COLUMNS`; not of records that come and are committed."""
 
     def look(self, life: Life, place: Place, partition: Partition) -> None:
         """One replica, after its broker's loop has turned."""
@@ -148,6 +171,17 @@ class Oracle:
             self._count_isr(place, state.partition_epoch, len(state.isr))
         self._deleted_stays_deleted(life, partition, known, seen)
         self._seen[life, place] = now
+        self._tell(life, partition, seen, now)
+
+    def _tell(self, life: Life, partition: Partition, seen: Seen | None, now: Seen) -> None:
+        state, shorter = now.state, seen is not None and now.end < seen.end
+        grown = seen is not None and seen.state is state and seen.leads == now.leads
+        if grown and not shorter and seen is not None and seen.log_start == now.log_start:
+            return
+        what = "is cut" if shorter else "leads" if now.leads != NO_EPOCH else "follows"
+        epoch, isr = (state.leader_epoch, state.isr) if state is not None else (NO_EPOCH, ())
+        offsets = now.log_start, now.high_watermark, now.end
+        self.told(life, what, str(partition.name), epoch, ",".join(map(str, sorted(isr))), *offsets)
 
     def _count_isr(self, place: Place, partition_epoch: int, size: int) -> None:
         newest, before = self._isrs.get(place, (-1, 0))

@@ -211,10 +211,14 @@ class Poking:
             return entry.error
         history.was_served(place, epoch, address)
         if len(data) and offset < floor:
-            history.contradictions.append(f"offset {offset} was read, {floor} was deleted (I-76, ADR 79)")
+            history.contradictions.append(
+                f"DeletedRecords: offset {offset} was read, {floor} was deleted (I-76, ADR 79)"
+            )
         for found, value in _records(data, offset):
             if found != offset:
-                history.contradictions.append(f"after offset {offset - 1} came {found} (I-72)")
+                history.contradictions.append(
+                    f"OrderOfReading: after offset {offset - 1} came {found} (I-72)"
+                )
             history.saw(place, found, value)
             offset = found + 1
         return 0
@@ -226,7 +230,7 @@ class Poking:
         found = reply.partitions[0]
         if not found.error and found.offset > self._history.asked.get(place, 0):
             self._history.contradictions.append(
-                f"{found.offset} is the beginning, nobody asked for it (I-77)"
+                f"DeletedRecords: {found.offset} is the beginning, nobody asked for it (I-77)"
             )
         return found.error
 

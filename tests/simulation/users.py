@@ -41,7 +41,12 @@ class User:
     async def live(self, work: Callable[[Client], Awaitable[None]], stop: asyncio.Event) -> None:
         """Do that with a client until told to stop; with another one when it fails."""
         while not stop.is_set():
-            options = {"client_id": self.name, "request_timeout_ms": 1500, "connect_timeout_ms": 1000, "retry_backoff_ms": 100}
+            options = {
+                "client_id": self.name,
+                "request_timeout_ms": 1500,
+                "connect_timeout_ms": 1000,
+                "retry_backoff_ms": 100,
+            }
             client = Client(client_config(self._bootstrap, options), Random(self.rng.getrandbits(64)))
             try:
                 async with client:
@@ -90,7 +95,9 @@ class Writer(User):
         try:
             await producer.close(timeout=20)
         except DeliveryError as error:
-            self.history.contradictions.append(f"{self.name} was told at the end, not before: {error}")
+            self.history.contradictions.append(
+                f"AcknowledgedRecords: {self.name} was told at the end, not before: {error}"
+            )
 
     def _records(self, place: Place, count: int) -> list[Sent]:
         first, self._number = self._number, self._number + count
@@ -172,9 +179,13 @@ class Reader(User):
     ) -> None:
         history = self.history
         if offset < floor:
-            history.contradictions.append(f"offset {offset} was read, {floor} was deleted (I-76, ADR 79)")
+            history.contradictions.append(
+                f"DeletedRecords: offset {offset} was read, {floor} was deleted (I-76, ADR 79)"
+            )
         if offset != expected and not expected < offset <= history.begins(place):
-            history.contradictions.append(f"after offset {expected - 1} came {offset} (I-72, I-77)")
+            history.contradictions.append(
+                f"OrderOfReading: after offset {expected - 1} came {offset} (I-72, I-77)"
+            )
         assert value is not None
         history.saw(place, offset, value)
 
