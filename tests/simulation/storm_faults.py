@@ -12,7 +12,7 @@ from tests.simulation.storm_disks import Harm, check_clean_stop
 from tidelog.protocol.types import BrokerId
 from tidelog.storage.checkpoints import LOG_STARTS
 from tidelog.storage.reserve import RESERVE
-from tidelog.testing.simulation.host import Host
+from tidelog.testing.simulation.host import FATAL, Host
 from tidelog.testing.simulation.world import World
 
 PLENTY = 1 << 40
@@ -38,6 +38,8 @@ class Faults:
         """The broker that lost power last, and in which of its lives."""
         self._stopping: dict[int, int] = {}
         """Brokers that were asked to stop in order, and in which of their lives."""
+        self._halted: dict[int, int] = {}
+        """Brokers that have ended themselves, and in which of their lives."""
         self._low: set[BrokerId] = set()
         self._forgive = forgive
         """Somebody is told that a disk has lost its log starts."""
@@ -63,6 +65,9 @@ class Faults:
             self.cut_off_leader: 6,
             self.refuse: 2,
             self.fill_disk: 2,
+            self.reset: 2,
+            self.fail_flush: 1,
+            self.slow_link: 1,
         }
         if power_cuts:
             faults[self.cut_power] = 1
@@ -75,11 +80,15 @@ class Faults:
     def strike(self) -> None:
         """Look at who has stopped, end what is due to end, and let something else go wrong."""
         self._look_at_stops()
+        self._look_at_halts()
         self._look_at_space()
         self._bring_back()
         self._harm.remember()
         if any(self._faults.values()):
-            self.world.chosen(self._faults)()
+            fault, before = self.world.chosen(self._faults), self.world.counts.total()
+            fault()
+            if self.world.counts.total() > before:
+                self.world.trace.tell(self.world.now, "", fault.__name__.replace("_", " "))
 
     def heal(self) -> None:
         """The last fault is over."""
@@ -87,9 +96,12 @@ class Faults:
         for host in (*self.cluster.hosts.values(), *self.cluster.quorum.values()):
             self.world.network.admit(host.name)
             host.disk.capacity = PLENTY
+            host.disk.forget_flush_failures()
+        self._look_at_halts()
         for _, back in self._restarts:
             back()
         self._restarts.clear()
+        self.world.trace.tell(self.world.now, "", "all is mended")
 
     def _later(self, seconds: float, back: Callable[[], None]) -> None:
         self._restarts.append((self.world.now + seconds, back))
@@ -257,6 +269,20 @@ class Faults:
         self.world.network.partition(one.name, other.name, both=False)
         self._later(self.rng.uniform(0.1, 6), partial(self.world.network.heal, one.name, other.name))
 
+    def reset(self) -> None:
+        """Something on the way ends every connection of a host, be it that of a client."""
+        connections = self.world.network.connections(self.rng.choice(sorted(self.world.hosts)))
+        self.world.counts["connections reset"] += len(connections)
+        for connection in connections:
+            connection.reset()
+
+    def slow_link(self) -> None:
+        """What two hosts send each other takes long, and little gets through at a time."""
+        one, other = self._pair()
+        self.world.counts["links slow"] += 1
+        self.world.network.slow(one.name, other.name, (5, 400), bytes_per_s=self.rng.choice([5e3, 50e3, 1e6]))
+        self._later(self.rng.uniform(0.5, 6), partial(self.world.network.quicken, one.name, other.name))
+
     # ── controllers ───────────────────────────────────────────────────────────────────────────────
 
     def _some_controller(self) -> int:
@@ -369,3 +395,20 @@ class Faults:
         self.world.counts["disk full at a start"] += not host.alive
         host.disk.capacity = host.disk.medium.used + self.rng.choice([0, 100, 1000, 5000])
         self._later(self.rng.uniform(0.5, 6), partial(setattr, host.disk, "capacity", PLENTY))
+
+    def fail_flush(self) -> None:
+        """A flush of records will fail, one of the next: the broker ends itself, and its pages only look clean."""
+        alive = self.cluster.alive()
+        if alive:
+            self.world.counts["flushes to fail"] += 1
+            self.cluster.hosts[self.rng.choice(alive)].disk.fail_flush(
+                self.rng.randrange(1, 6), suffix=".log"
+            )
+
+    def _look_at_halts(self) -> None:
+        """Who has ended itself is started again."""
+        for number, host in self.cluster.hosts.items():
+            if not host.alive and host.exit_code == FATAL and self._halted.get(number) != host.life:
+                self._halted[number] = host.life
+                self.world.counts["halted"] += 1
+                self._later(self.rng.uniform(0.05, 3), partial(self._start_again, number))

@@ -75,6 +75,9 @@ class Storm:
         )
         controllers = weather.controllers or self.rng.choice([1, 1, 3, 3, 5])
         self.cluster = self.make_cluster(controllers)
+        for host in (*self.cluster.hosts.values(), *self.cluster.quorum.values()):
+            host.disk.by_page = self.rng.random() < 0.3
+            world.counts["disks that lose pages"] += host.disk.by_page
         oracle = self.cluster.oracle
         self.history = History(
             leads=self._address_of_leader,
@@ -116,7 +119,7 @@ class Storm:
         self.cluster.pass_time(1)
         end = self.world.now + self.weather.seconds
         while self.world.now < end:
-            self.cluster.pass_time(self.rng.expovariate(1.2))
+            self.cluster.pass_time(self.rng.expovariate(1.5))
             self.faults.strike()
             if self.rng.random() < 0.1:
                 self.cluster.compare()
