@@ -137,25 +137,25 @@ def _close_generator(generator: AsyncGenerator[Any, Any]) -> None:
         loop.call_soon(loop.create_task, generator.aclose())
 
 
-_kept = False
-"""Whether such a block has begun: to ask the collector counts all that it has frozen."""
+_kept: list[None] = []
+"""Of the block that has begun: to ask the collector counts all that it has frozen."""
 
 
 @contextmanager
 def garbage_kept() -> Iterator[None]:
     """Collect nothing unasked until the block ends; within another such block, this one changes nothing."""
-    global _kept
     if _kept:
         yield
         return
-    enabled, _kept = gc.isenabled(), True
+    _kept.append(None)
+    enabled = gc.isenabled()
     # What was there before is not looked at again: a collection then costs what the run has left.
     gc.disable()
     gc.freeze()
     try:
         yield
     finally:
-        _kept = False
+        _kept.clear()
         gc.unfreeze()
         if enabled:
             gc.enable()

@@ -239,7 +239,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if self._stopped or self._dead:
             return math.inf
         now, busy_until = self._timeline.now, self._busy_until
-        due = busy_until if busy_until > now else now
+        due = max(now, busy_until)
         if not self._runnable:
             timers = self._timers
             while timers and timers[0][2]._cancelled:  # noqa: SLF001 -- as loops do
@@ -247,7 +247,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             if not timers:
                 return math.inf
             when = timers[0][0] - self._started_s
-            return when if when > due else due
+            return max(due, when)
         return due
 
     def _shuffle(self) -> None:

@@ -50,7 +50,17 @@ class Timeline:
     """The clock, the chance and the agenda of a world."""
 
     __slots__ = (
-        "_count", "current", "heap", "horizon", "now", "rng", "running", "steps", "trace", "turned", "watch"
+        "_count",
+        "current",
+        "heap",
+        "horizon",
+        "now",
+        "rng",
+        "running",
+        "steps",
+        "trace",
+        "turned",
+        "watch",
     )
 
     def __init__(self, rng: random.Random, trace: Trace) -> None:

@@ -273,7 +273,7 @@ class Witness:
         first = self.leaders.setdefault(epoch, number)
         assert first == number, f"c{first} and c{number} lead in epoch {epoch}"
         assert number not in self.replaced, f"c{number} leads with a new disk"
-        self.counts["elections"] += 1
+        self.counts["quorum elections"] += 1
         self.counts["founding elections"] += begins == 0
         log = node.metadata.log
         here = {base: placed for base, placed, _ in batches(log, 0, log.end_offset)}

@@ -5,13 +5,14 @@ a good copy all the time. Bits flip below the recovery point only: what is above
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tests.simulation.cluster import Cluster, with_config
 from tests.simulation.invariants import Committed, Life, Oracle, Violation
 from tests.simulation.storm_disks import DATA
 from tests.simulation.storm_faults import Faults
-from tests.simulation.storms import Storm, Weather
+from tests.simulation.storms import Storm, Weather, storm
 from tidelog.broker.flusher import FlushSettings
 from tidelog.broker.partition import Partition
 from tidelog.broker.scrubbing import ScrubSettings
@@ -177,3 +178,16 @@ def rotting_storm(world: World, weather: Weather | None = None) -> None:
     """The scenario of a seed."""
     weather = weather or Weather(power_cuts=False)
     RottingStorm(world, weather).run()
+
+
+def rots(seed: int) -> bool:
+    """Whether disks rot in the storm of that seed, where some do: every fifth."""
+    return seed % 5 == 0
+
+
+def storm_that_may_rot(world: World, weather: Weather) -> None:
+    """The scenario of a seed: what rots has no power cuts as well."""
+    if rots(world.seed):
+        rotting_storm(world, replace(weather, power_cuts=False))
+    else:
+        storm(world, weather)

@@ -213,11 +213,11 @@ def test_what_is_cut_off_one_way_causes_no_endless_elections(world: World, who: 
         a, b = (name, f"c{victim}") if inward else (f"c{victim}", name)
         world.network.partition(a, b, both=False)
     quorum.run_for(3)
-    elections = world.counts["elections"]
+    elections = world.counts["quorum elections"]
     assert elections <= 3
     assert quorum.active not in {None, victim} if who == "leader" else quorum.active == leader
     quorum.run_for(5)
-    assert world.counts["elections"] == elections
+    assert world.counts["quorum elections"] == elections
     world.network.heal()
     quorum.until(quorum.settled)
 
@@ -228,7 +228,7 @@ def test_one_that_is_not_heard_does_not_depose_the_leader(world: World) -> None:
     deaf, other = quorum.others(leader)
     world.network.partition(f"c{leader}", f"c{deaf}", both=False)
     quorum.run_for(2 * CHECK_S)
-    assert (quorum.active, world.counts["elections"]) == (leader, 1)
+    assert (quorum.active, world.counts["quorum elections"]) == (leader, 1)
     assert quorum.nodes[other].quorum.leader_id == leader
 
 

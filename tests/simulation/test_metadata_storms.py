@@ -12,7 +12,7 @@ SEEDS = range(20)
 HAPPENED = (
     *(
         "lives",
-        "elections",
+        "quorum elections",
         "founding elections",
         "activations",
         "deposed",
@@ -34,7 +34,7 @@ def test_a_storm_takes_nothing_that_was_promised() -> None:
         counts.update(outcome.counts)
     missing = [what for what in (*HAPPENED, *(fault.__name__ for fault in FAULTS)) if not counts[what]]
     assert not missing, (missing, counts)
-    assert counts["elections"] > 3 * len(SEEDS), counts
+    assert counts["quorum elections"] > 3 * len(SEEDS), counts
     assert min(counts["promised"], counts["blocks"], counts["lives"]) > 8 * len(SEEDS), counts
 
 

@@ -1,6 +1,8 @@
-"""Disks that rot under a cluster: what is damaged is found, handed over and mended, and nobody reads it (ADR 105)."""
+"""Disks that rot under a cluster: what is damaged is found, handed over and mended, and nobody reads it (ADR 105).
 
-from collections import Counter
+Every fifth of the storms of test_storms.py lets disks rot.
+"""
+
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -11,21 +13,12 @@ import pytest
 from tests.simulation.rotting import SCRUBBED, RottingCluster, is_whole, rotting_storm
 from tests.simulation.stage import new_world
 from tests.simulation.storms import Storm, Weather
-from tests.telling import Tell
 from tidelog.broker.partition import Partition
 from tidelog.broker.scrubbing import ScrubSettings
 from tidelog.protocol.types import BrokerId
-from tidelog.testing.simulation.seeds import run_seed, run_seeds
+from tidelog.testing.simulation.seeds import run_seed
 
 CALM = Weather(seconds=0, partitions=1, producers=1, consumers=1, controllers=1, power_cuts=False)
-FLOORS = {
-    "bits flipped": 150,
-    "bits flipped at the leader": 50,
-    "logs mended": 120,
-    "acknowledged": 50_000,
-    "killed": 50,
-}
-"""What sixty storms must have seen at least."""
 
 
 class Calm(Storm):
@@ -177,32 +170,8 @@ def test_who_was_alone_hands_over_as_soon_as_another_who_has_everything_is_back(
 # ── storms ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("seed", [9, 11])
+@pytest.mark.parametrize("seed", [8, 9])
 def test_a_cluster_whose_disks_rot_comes_through_a_short_storm(seed: int) -> None:
     outcome = run_seed(partial(rotting_storm, weather=Weather(seconds=6, power_cuts=False)), seed)
     assert outcome.failure is None, outcome.failure
     assert outcome.counts["bits flipped"] > 0
-
-
-@pytest.fixture(scope="module")
-def seen() -> Counter[str]:
-    """What the storms of this run have seen so far."""
-    return Counter()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("part", range(6))
-def test_ten_clusters_whose_disks_rot_come_through_their_storms(part: int, seen: Counter[str]) -> None:
-    scenario = partial(rotting_storm, weather=Weather(seconds=20, power_cuts=False))
-    first = 1000 + 10 * part
-    for outcome in run_seeds(scenario, range(first, first + 10)):
-        assert outcome.failure is None, outcome.failure
-        seen.update(outcome.counts)
-    seen["parts"] += 1
-
-
-@pytest.mark.slow
-def test_sixty_such_storms_have_seen_enough(seen: Counter[str], tell: Tell) -> None:
-    if seen["parts"] == 6:  # else only some of the parts were asked for
-        tell(f"{seen[name]:>12,}  {name}" for name in FLOORS)
-        assert {name: seen[name] for name, floor in FLOORS.items() if seen[name] < floor} == {}
