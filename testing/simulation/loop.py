@@ -86,7 +86,8 @@ class _TimerHandle(asyncio.TimerHandle):
         if not self._cancelled:
             self._cancelled = True
             self._loop.a_timer_was_cancelled()
-            self._callback = self._args = None
+            self._callback = None
+            self._args = ()
 
 
 class _IoHandle(_Handle):
