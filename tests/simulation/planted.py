@@ -142,7 +142,7 @@ def unclean_restarts_keep_their_standing(plant: pytest.MonkeyPatch) -> None:
 
 def nobody_is_kept_in_the_elr(plant: pytest.MonkeyPatch) -> None:
     """Instead of eligible leader replicas, the last replica in sync stays in the ISR, fenced or not."""
-    plant.setattr(election, "leave", lambda *_: [])
+    plant.setattr(election, "leave", lambda *_, **__: [])
 
 
 def proposals_follow_any_state(plant: pytest.MonkeyPatch) -> None:
@@ -280,21 +280,21 @@ PLANTS: list[Plant] = [
 ]
 
 CAUGHT: dict[Plant, tuple[int, ...]] = {
-    high_watermark_without_enough_replicas: (1, 9, 16, 24),
-    acknowledged_before_replication: (0, 1, 3, 10),
-    no_divergence_check: (1, 3, 9, 10),
-    truncation_to_the_high_watermark: (2, 4, 5, 9),
-    high_watermark_above_the_end: (1, 2, 3),
-    roles_before_the_own_registration: (0, 1, 2, 3),
+    high_watermark_without_enough_replicas: (0, 4, 11),
+    acknowledged_before_replication: (0, 1, 5),
+    no_divergence_check: (4, 6, 9),
+    truncation_to_the_high_watermark: (0, 1, 2),
+    high_watermark_above_the_end: (0, 2, 6),
+    roles_before_the_own_registration: (0, 1, 2),
     nobody_is_kept_in_the_elr: (0, 1, 2),
-    reads_above_the_high_watermark: (0, 1, 2, 3),
-    duplicates_are_appended: (8, 12, 13),
-    the_recovered_tail_is_forgotten: (4, 5, 6, 7),
-    deletions_wait_for_nobody: (0,),
-    log_starts_fall_back: (0, 4, 9, 10),
-    a_stop_forgets_what_is_committed: (34, 35, 37),
-    any_epoch_is_served: (0, 1, 2, 3),
-    a_full_disk_stays_full: (20, 39),
+    reads_above_the_high_watermark: (0, 2, 3),
+    duplicates_are_appended: (0, 4, 9),
+    the_recovered_tail_is_forgotten: (1, 2, 3),
+    deletions_wait_for_nobody: (7, 13, 26),
+    log_starts_fall_back: (1, 7, 13),
+    a_stop_forgets_what_is_committed: (6, 7, 12),
+    any_epoch_is_served: (0, 1, 2),
+    a_full_disk_stays_full: (0, 4, 6),
 }
 """Those that short storms catch, and by which seeds when it was looked up last; a change of the product changes what
 each seed brings. The rest have tests of their own: tests/rules, tests/broker, test_durability."""
