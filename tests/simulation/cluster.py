@@ -52,7 +52,10 @@ CONTROLLER_RESERVE = 8 << 10
 """Little enough to be used up now and then: what a controller does then is to be seen as well."""
 
 IDLE_MS = 3000
-"""A record of a controller that has nothing to say is written by every voter and read by every broker."""
+"""A record of a controller that has nothing to say is written by every voter and read by every broker.
+
+Of several it is what a leader that is cut off writes in vain, so there it comes as often as by default.
+"""
 
 DEFAULTS: dict[str, Any] = {
     "broker_session_timeout_ms": 9000,
@@ -133,7 +136,7 @@ class Cluster:
             snapshots=self.config.get("snapshots", SnapshotConfig()),
             log=self.config["log"],
             reserve_bytes=CONTROLLER_RESERVE,
-            idle_ms=IDLE_MS,
+            idle_ms=IDLE_MS if len(self.quorum) == 1 else IDLE_MS // 6,
             active=ActiveConfig(
                 liveness=LivenessConfig(session_timeout_ms=session_ms, quorum_fetch_timeout_ms=fetch_ms)
             ),
