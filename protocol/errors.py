@@ -116,7 +116,7 @@ class NotCoordinator(TidelogError, code=16, retriable=True):
 
 
 class InvalidTopic(TidelogError, code=17):
-    """The topic's name is not allowed: letters, digits, '.', '_' and '-', at most 249, not '.' or '..'."""
+    """The topic's name is not allowed: take another one."""
 
 
 class NotEnoughReplicas(TidelogError, code=19, retriable=True):

@@ -97,7 +97,7 @@ def test_no_two_rows_of_a_bench_read_the_same() -> None:
         rows = [
             row for row in one.rows if "(OPEN:" not in row.name
         ]  # what stands beside them is not installed
-        assert len({(row.figure, row.reference) for row in rows}) == len(rows)
+        assert len({(row.figure, row.reference, row.goal and row.goal.of) for row in rows}) == len(rows)
 
 
 def test_kafkas_connector_is_a_reference_where_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
