@@ -422,16 +422,30 @@ class Fetching:
         if answer.error:
             self._refused(reader, error_of(answer.error, answer.message or ""), reader.leader, now_ms)
             return
+        if reader.strayed == NO_OFFSET:
+            reader.seek(answer.offset)
+        else:
+            self._strayed(reader, question.timestamp, answer.offset, now_ms)
+
+    def _strayed(self, reader: Reader, which: int | None, found: Offset, now_ms: float) -> None:
+        """Where the log begins, or ends, for one that was out of range: of another leader it may be in range."""
         strayed = reader.strayed
-        if strayed != NO_OFFSET and question.timestamp == EARLIEST:
-            above = strayed >= answer.offset
-            if above or self._config.auto_offset_reset == "latest":
-                reader.strayed = NO_OFFSET
+        if which == EARLIEST:
+            if strayed >= found:
                 reader.question = LATEST
+                return
+            if self._config.auto_offset_reset == "latest":
+                reader.question, reader.strayed = LATEST, NO_OFFSET
                 self._note(reader, f"offset {strayed} is out of range, reading goes on at the end")
                 return
-            self._note(reader, f"offset {strayed} is out of range, reading goes on at {answer.offset}")
-        reader.seek(answer.offset)
+        elif strayed <= found:
+            # Who leads by now begins earlier, or reaches further, than who has refused it. The epoch of what was read
+            # before it stays: whether the logs part is told by that.
+            reader.question, reader.strayed = None, NO_OFFSET
+            reader.retry_at_ms = now_ms + _PACE_MS
+            return
+        reader.seek(found)
+        self._note(reader, f"offset {strayed} is out of range, reading goes on at {found}")
 
     def checked(self, question: Question, answer: EpochEndFound, now_ms: float) -> None:
         """A leader has said where the epoch of the last batch ends."""

@@ -311,6 +311,34 @@ def test_an_offset_above_the_end_goes_to_the_end_and_nothing_is_read_twice() -> 
     assert desk.first.position == 90
 
 
+@pytest.mark.parametrize("policy", ["earliest", "latest"])
+def test_what_another_leader_has_not_deleted_is_read_where_the_position_was(policy: str) -> None:
+    desk = Desk(leaders=(1,), start=5, auto_offset_reset=policy)
+    desk.answer(desk.asked(), error=OffsetOutOfRange.code, message="offset 5 lies below 20")
+    desk.lead(2, epoch=4)
+    desk.found(desk.question(), 0)
+    desk.found(desk.question(), 90)
+    assert desk.ask(2) is None, "who is refused again and again does not ask without rest"
+    assert offsets_asked(desk.asked(2, after_ms=20)) == {0: 5}
+    assert desk.first.position == 5
+    assert desk.fetching.notes == []
+
+
+def test_what_another_leader_holds_again_is_compared_with_what_was_read_before() -> None:
+    desk = Desk(leaders=(1,))
+    desk.answer(desk.asked(), batch(0, 5))
+    assert desk.read() == [0, 1, 2, 3, 4]
+    desk.answer(desk.asked(), error=OffsetOutOfRange.code)
+    desk.lead(2, epoch=4)
+    desk.found(desk.question(), 0)
+    desk.found(desk.question(), 90)
+    desk.now_ms += 20
+    question = desk.question()
+    assert question.timestamp is None, "first it is checked against the leader's epochs"
+    desk.checked(question, 3, 3)
+    assert offsets_asked(desk.asked(2)) == {0: 3}
+
+
 def test_without_a_policy_an_offset_out_of_range_is_an_error() -> None:
     desk = Desk(leaders=(1,), start=5, auto_offset_reset="none")
     desk.answer(desk.asked(), error=OffsetOutOfRange.code, message="20 is the first")
