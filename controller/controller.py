@@ -211,8 +211,7 @@ class Controller:
             raise self._data.report.offline[METADATA]
         wall_ms = env.clock.wall_ms()
         log = self._data.logs.get(METADATA) or self._data.create(METADATA, METADATA_TOPIC_ID, wall_ms)
-        damage = self._data.report.found[METADATA].damage if METADATA in self._data.report.found else None
-        if damage:
+        if damage := self._data.damage_of(METADATA):
             # It lacks what others count upon. Without its votes nothing of that is lost.
             raise DamagedLog(
                 f"{log} is damaged: {damage}; move the data directory away, and this controller will follow the "

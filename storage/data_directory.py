@@ -41,7 +41,7 @@ from tidelog.storage.log import Log
 from tidelog.storage.making import Making
 from tidelog.storage.names import DELETED, STRAY, parse_partition, parted_name, partition_name
 from tidelog.storage.open_segments import OpenSegments
-from tidelog.storage.recovery import Checkpointed, Findings, Opening
+from tidelog.storage.recovery import Checkpointed, Findings, Opening, set_aside_in
 from tidelog.storage.reserve import Reserve
 from tidelog.storage.room import Room
 from tidelog.storage.segment import LOG
@@ -227,6 +227,11 @@ class DataDirectory:
         """The replicas whose logs lie here, open or not, by topic id and number."""
         known = {**self._unopened_ids, **self.topic_ids}
         return [(topic_id, partition.partition) for partition, topic_id in known.items()]
+
+    def damage_of(self, partition: TopicPartition) -> list[str]:
+        """What this start has found in a log, or an earlier one: a log that was cut for it looks whole at the next."""
+        found = self.report.found.get(partition, Findings())
+        return found.damage or set_aside_in(self.logs[partition].directory)
 
     def high_watermark(self, partition: TopicPartition) -> Offset:
         """Where the log was known to be committed to when it was last checkpointed, within what there is of it."""

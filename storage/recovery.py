@@ -70,6 +70,11 @@ class Checkpointed:
     """The last stop was clean: everything is durable and in order."""
 
 
+def set_aside_in(directory: Directory) -> list[str]:
+    """The files with what this life or an earlier one took out of that log for damage."""
+    return [name for name in directory.names() if LOG + SET_ASIDE in name]
+
+
 class Opening:
     """Opens one log: run `steps` to the end, then take `log` and `findings`."""
 

@@ -16,6 +16,7 @@ from tidelog.controller.image import Image
 from tidelog.controller.liveness import Sessions
 from tidelog.protocol.errors import (
     BY_CODE,
+    DamagedLog,
     IneligibleReplica,
     InvalidRegistration,
     InvalidRequest,
@@ -46,6 +47,7 @@ from tidelog.protocol.messages import (
 from tidelog.protocol.records import encode
 from tidelog.protocol.settings import CLUSTER
 from tidelog.protocol.types import BrokerId
+from tidelog.storage.crashes import CLEAN_SHUTDOWN
 
 ONE, TWO = BrokerId(1), BrokerId(2)
 ALONE = ControllerConfig(node_id=ONE, voters=((1, "127.0.0.1", 0),))
@@ -116,6 +118,20 @@ async def test_a_controller_that_restarts_knows_everything_and_leads_in_a_new_ep
     await quorum.all_know()
     assert sorted(one.observer.image.topic_ids) == ["invoices", "orders"]
     assert (one.observer.quorum_epoch, one.lost, two.lost) == (epoch + 1, 1, 1)
+
+
+async def test_a_controller_whose_log_was_cut_for_damage_votes_at_no_later_start(quorum: Quorum) -> None:
+    """What others count upon is missing from it for good, though the log looks whole again (I-44)."""
+    quorum.node.stop()
+    await until((quorum.path / CLEAN_SHUTDOWN).exists, "it has stopped")
+    name = quorum.path / "__metadata-0" / f"{0:020d}.log"
+    content = bytearray(name.read_bytes())
+    content[3] ^= 4
+    name.write_bytes(content)
+    for _ in range(3):
+        await quorum.stop()
+        with pytest.raises(DamagedLog, match="follow the others without a vote"):
+            await quorum.start()
 
 
 async def test_what_was_not_committed_is_cut_off_when_the_log_parts(quorum: Quorum) -> None:
