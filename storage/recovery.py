@@ -108,6 +108,14 @@ class Opening:
             raise UnsupportedFormat(f"{self._directory.path}/{self._segments[-1].name}: {newer}") from newer
         if not self._segments:
             self._begin_at(self._said.log_start or 0)
+        while self._log is None:
+            try:
+                yield from self._complete(found, now_ms)
+            except DamagedLog as damage:
+                self._give_up_from(damage)  # or raise it: each turn has fewer bytes
+
+    def _complete(self, found: list[Segment], now_ms: int) -> Iterator[None]:
+        """Learn from the segments that were taken what goes with them."""
         if self._verified_from is None:
             self._epoch_below = self._last_epoch()
         log_start = self._log_start(found)
@@ -117,8 +125,8 @@ class Opening:
         epochs = yield from self._epochs(log_start, end)
         producer_snapshots.remove_above(self._directory, end)
         replay = ProducerReplay(self._directory, self._segments, log_start, end)
-        yield from replay.steps(now_ms)
         self.findings.problems.extend(str(problem) for problem in replay.problems)
+        yield from replay.steps(now_ms)
         durable = end if self._epochs_saved else min(end, self._said.recovery_point)
         for segment in self._segments:
             segment.begun_ms = segment.appended_ms = now_ms  # at the latest
@@ -146,8 +154,9 @@ class Opening:
 
     def _damage(self, what: str) -> None:
         damage = f"{self._directory.path}: {what}"
-        self.findings.damage.append(damage)
-        self._keeper.report_damage(damage)
+        if damage not in self.findings.damage:
+            self.findings.damage.append(damage)
+            self._keeper.report_damage(damage)
 
     def _remove_leftovers(self) -> None:
         """What a crash left half-made, and indexes whose log is gone."""
@@ -266,6 +275,29 @@ class Opening:
         segment.file().truncate(segment.size)
         self._flushed(segment)
 
+    def _give_up_from(self, damage: DamagedLog) -> None:
+        """Set aside from there on what was found damaged after its segment was taken: an index spared its head a look.
+
+        It is believed when a second look has found it, too; what cannot be found is raised again.
+        """
+        bases = [segment.base_offset for segment in self._segments]
+        if damage.base_offset not in bases:
+            raise damage
+        place = bases.index(damage.base_offset)
+        segment = self._segments[place]
+        size = segment.size
+        self._settle(segment)
+        if segment.size == size:
+            raise damage
+        self._damage(str(damage))
+        self._set_aside_tail(segment)
+        self._set_aside(self._segments[place + 1 :])
+        del self._segments[place + 1 :]
+        end = segment.next_offset
+        self._verified_epochs = [(epoch, start) for epoch, start in self._verified_epochs if start < end]
+        if self._verified_from is not None and end < self._verified_from:
+            self._verified_from = None
+
     def _set_aside_tail(self, segment: Segment) -> None:
         """Keep a segment up to its last whole batch; the bytes behind it go into a file of their own."""
         self._settle(segment)
@@ -340,6 +372,7 @@ class Opening:
         The file must know every epoch that begins below the recovery point; later ones come from the
         batches that were verified.
         """
+        self._epochs_saved = True
         entries, problem = read_leader_epochs(self._directory)
         where = f"{self._directory.path}/leader-epoch-checkpoint"
         durable_end = end if self._verified_from is None else self._verified_from

@@ -10,18 +10,19 @@ from typing import Any
 
 from tests.simulation.cluster import Cluster, with_config
 from tests.simulation.invariants import Committed, Life, Oracle, Violation
-from tests.simulation.storm_disks import DATA
 from tests.simulation.storm_faults import Faults
 from tests.simulation.storms import Storm, Weather, storm
 from tidelog.broker.flusher import FlushSettings
 from tidelog.broker.partition import Partition
 from tidelog.broker.scrubbing import ScrubSettings
 from tidelog.protocol.errors import DamagedLog
-from tidelog.protocol.types import Offset, TopicPartition
+from tidelog.protocol.types import Offset
 from tidelog.replication.sessions import Place
+from tidelog.storage.checkpoints import LEADER_EPOCHS
 from tidelog.storage.log import Log
-from tidelog.storage.names import partition_name
+from tidelog.storage.producer_snapshots import SUFFIX
 from tidelog.storage.scrubbing import Scrub
+from tidelog.storage.segment import Segment
 from tidelog.testing.simulation.world import World
 
 SCRUBBED: dict[str, Any] = with_config(
@@ -54,12 +55,17 @@ class RottingCluster(Cluster):
 
     def __init__(self, world: World, controllers: int = 1, config: dict[str, Any] | None = None) -> None:
         self._repairs: dict[tuple[Life, Place], int] = {}
+        self._seen: set[Life] = set()
         super().__init__(world, controllers=controllers, config=config or SCRUBBED)
 
     def _look_at(self, number: int) -> None:
         """Who is cut for damage is nobody that the controllers count on, not even those that know most."""
         broker, host = self.brokers.get(number), self.hosts[number]
         if broker is not None and broker.serving and host.alive:
+            if (number, host.life) not in self._seen:
+                self._seen.add((number, host.life))
+                found = broker.data.report.found.values()
+                self.oracle.counts["logs cut at a start"] += sum(bool(log.damage) for log in found)
             for place, partition in broker.replicas.partitions.items():
                 at = (number, host.life), place
                 if partition.repairs > self._repairs.get(at, 0):
@@ -96,33 +102,6 @@ class Rot(Faults):
             self._faults.pop(fault, None)
         self._faults[self.rot] = 2 * sum(self._faults.values()) or 1
 
-    def strike(self) -> None:
-        """An operator looks first."""
-        self.replace_unopened()
-        super().strike()
-
-    def replace_unopened(self) -> None:
-        """What rots where the next start reads it is not opened by that: it stays offline until somebody helps.
-
-        An operator takes its directory away when the cluster no longer counts on it; it is copied anew.
-        """
-        image = self.cluster.image
-        for number in self.cluster.alive():
-            broker, host = self.cluster.brokers.get(number), self.cluster.hosts[number]
-            for place, missing in broker.replicas.missing.items() if broker and broker.serving else ():
-                state = image.partitions[place]
-                if "could not be opened" in missing.why and number not in {
-                    *state.isr,
-                    *state.elr,
-                    state.leader,
-                }:
-                    self.world.counts["logs replaced by an operator"] += 1
-                    host.kill()
-                    name = partition_name(TopicPartition(missing.topic, place[1]))
-                    host.disk.medium.change(host.disk.medium.directory_at(DATA), (name, None))
-                    self.cluster.start(number)
-                    break
-
     def rot(self) -> None:
         """A bit flips, where nothing else is wrong."""
         if not self.is_healed():
@@ -140,8 +119,12 @@ class Rot(Faults):
             number, partition, segment = rng.choice(led if led and rng.random() < 0.5 else found)
             self.world.counts["bits flipped"] += 1
             self.world.counts["bits flipped at the leader"] += partition.leadership is not None
-            path = f"{partition.log.directory.path}/{segment.name}"
-            self.cluster.hosts[number].disk.rot(path, rng.randrange(segment.size), rng.randrange(8))
+            self.harm(number, partition, segment)
+
+    def harm(self, number: int, partition: Partition, segment: Segment) -> None:
+        """Flip one, anywhere in that segment."""
+        rng, path = self.rng, f"{partition.log.directory.path}/{segment.name}"
+        self.cluster.hosts[number].disk.rot(path, rng.randrange(segment.size), rng.randrange(8))
 
     def is_healed(self) -> bool:
         """Whether every replica is there, in sync and whole."""
@@ -154,14 +137,33 @@ class Rot(Faults):
         )
 
 
+class RotBeforeStarts(Rot):
+    """A bit flips in a head, and the next start reads it: the process ends, and what would spare it that is lost."""
+
+    def harm(self, number: int, partition: Partition, segment: Segment) -> None:
+        """Flip one, and start the broker anew."""
+        rng, host, path = self.rng, self.cluster.hosts[number], partition.log.directory.path
+        head = rng.choice([at for at, _ in segment.headers_from(0)])
+        host.disk.rot(f"{path}/{segment.name}", head + rng.randrange(20), rng.randrange(8))
+        host.kill()
+        directory = host.disk.medium.directory_at(path)
+        epochs_too = rng.random() < 0.7
+        for name in list(directory.entries):
+            if name.endswith(SUFFIX) or (name == LEADER_EPOCHS and epochs_too):
+                host.disk.medium.change(directory, (name, None))
+        self.cluster.start(number)
+
+
 class RottingStorm(Storm):
     """One seed's cluster, clients and faults, with disks that rot."""
 
     def make_cluster(self, controllers: int) -> Cluster:
         return RottingCluster(self.world, controllers)
 
+    rot: type[Rot] = Rot
+
     def make_faults(self) -> Faults:
-        return Rot(self.world, self.cluster, self._forgive)
+        return self.rot(self.world, self.cluster, self._forgive)
 
     look_every_s = 0.2
     """It takes reading everything."""
@@ -170,7 +172,6 @@ class RottingStorm(Storm):
         """The replicas agree, and each is whole."""
         faults = self.faults
         assert isinstance(faults, Rot)
-        faults.replace_unopened()
         return super().converged() and faults.is_healed()
 
 
@@ -178,6 +179,17 @@ def rotting_storm(world: World, weather: Weather | None = None) -> None:
     """The scenario of a seed."""
     weather = weather or Weather(power_cuts=False)
     RottingStorm(world, weather).run()
+
+
+class StormBeforeStarts(RottingStorm):
+    """The same, with rot that starts meet."""
+
+    rot = RotBeforeStarts
+
+
+def storm_before_starts(world: World, weather: Weather) -> None:
+    """The scenario of a seed."""
+    StormBeforeStarts(world, weather).run()
 
 
 def rots(seed: int) -> bool:

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.rotting import SCRUBBED, RottingCluster, is_whole, rotting_storm
+from tests.simulation.rotting import SCRUBBED, RottingCluster, is_whole, rotting_storm, storm_before_starts
 from tests.simulation.stage import new_world
 from tests.simulation.storms import Storm, Weather
+from tests.storage.test_late_damage import rot_head
 from tidelog.broker.partition import Partition
 from tidelog.broker.scrubbing import ScrubSettings
 from tidelog.protocol.types import BrokerId
+from tidelog.storage.checkpoints import LEADER_EPOCHS
 from tidelog.testing.simulation.seeds import run_seed
 
 CALM = Weather(seconds=0, partitions=1, producers=1, consumers=1, controllers=1, power_cuts=False)
@@ -130,6 +132,23 @@ def test_a_round_reads_no_faster_than_it_may() -> None:
         assert 0 < read <= 2000 * (stage.world.now - began) + 4096
 
 
+@pytest.mark.parametrize("leads", [True, False])
+def test_what_only_the_next_start_reads_is_copied_anew_and_no_operator_helps(leads: bool) -> None:
+    """An index has spared the head a look, and then somebody wants to know the epochs of all batches (ADR 12)."""
+    with calm(enable=False) as stage:
+        number = stage.leader if leads else others(stage)[0]
+        log, host = stage.replica(number).log, stage.cluster.hosts[number]
+        base = rot_head(host.disk, log, 0)
+        host.kill()
+        host.disk.medium.change(host.disk.medium.directory_at(log.directory.path), (LEADER_EPOCHS, None))
+        stage.cluster.start(number)
+        stage.cluster.until(lambda: (number, stage.place) in stage.cluster.replicas(), 10)
+        (found,) = (each for each in stage.cluster.brokers[number].data.report.found.values() if each.damage)
+        assert f"it ends at offset {base}, below its recovery point" in found.damage[1]
+        stage.end()
+        assert number in stage.cluster.image.partitions[stage.place].isr
+
+
 # ── who has nobody to lean on ─────────────────────────────────────────────────────────────────────────
 
 
@@ -170,8 +189,15 @@ def test_who_was_alone_hands_over_as_soon_as_another_who_has_everything_is_back(
 # ── storms ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("seed", [8, 9])
+@pytest.mark.parametrize("seed", [8, 12])
 def test_a_cluster_whose_disks_rot_comes_through_a_short_storm(seed: int) -> None:
     outcome = run_seed(partial(rotting_storm, weather=Weather(seconds=6, power_cuts=False)), seed)
     assert outcome.failure is None, outcome.failure
     assert outcome.counts["bits flipped"] > 0
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_starts_that_meet_rot_open_what_is_whole_and_lose_nothing(seed: int) -> None:
+    outcome = run_seed(partial(storm_before_starts, weather=Weather(seconds=8, power_cuts=False)), seed)
+    assert outcome.failure is None, outcome.failure
+    assert outcome.counts["logs cut at a start"] > 0
