@@ -9,9 +9,11 @@
 | the tasks of a TaskGroup | in the order in which they were made, not in that of their addresses |
 | the garbage collector | off: cycles are collected when the run is over |
 | log records | in the world's trace, with virtual time; in the digest by their formats |
+| other threads, as of a client that nobody closed | have the real clocks, chance and sockets, and are not in the trace |
 
 What it keeps true: all is as it was when the run is over, however it ends. What it cannot reach (`datetime.now`,
-names imported before, the order of a set) shows when the digests of two runs are compared.
+names imported before, the order of a set, another thread that draws from the `random` module itself) shows when the
+digests of two runs are compared.
 """
 
 import asyncio
@@ -51,9 +53,20 @@ def deterministic(timeline: Timeline) -> Iterator[None]:
         random.seed(timeline.rng.getrandbits(64))
         sys.set_asyncgen_hooks(firstiter=None, finalizer=_close_generator)
         for owner, name, replacement in [*_clocks(timeline), *_chance(timeline), *_exits(timeline)]:
-            undo.callback(setattr, owner, name, getattr(owner, name))
-            setattr(owner, name, replacement)
+            original = getattr(owner, name)
+            undo.callback(setattr, owner, name, original)
+            setattr(owner, name, _in_this_thread(replacement, original))
         yield
+
+
+def _in_this_thread(replacement: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    """A world has one thread: whatever runs beside it neither draws from its chance nor lives in its time."""
+    world = threading.get_ident()
+
+    def chosen(*args: Any, **options: Any) -> Any:
+        return (replacement if threading.get_ident() == world else original)(*args, **options)
+
+    return chosen
 
 
 def _clocks(timeline: Timeline) -> list[tuple[Any, str, Any]]:
@@ -167,8 +180,11 @@ class _TraceHandler(logging.Handler):
     def __init__(self, timeline: Timeline) -> None:
         super().__init__()
         self._timeline = timeline
+        self._thread = threading.get_ident()
 
     def emit(self, record: logging.LogRecord) -> None:
+        if threading.get_ident() != self._thread:
+            return
         timeline = self._timeline
         host = timeline.current.name if timeline.current else ""
         timeline.trace.remark(timeline.now, host, record.levelname.lower(), record.getMessage())

@@ -6,10 +6,12 @@ import logging
 import os
 import random
 import secrets
+import socket
 import subprocess
 import sys
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import pytest
@@ -199,6 +201,31 @@ def test_chance_comes_from_the_seed_whoever_asks() -> None:
 
     assert draw(1) == draw(1)
     assert not set(draw(1)) & set(draw(2))
+
+
+def test_another_thread_of_the_process_is_no_part_of_the_world() -> None:
+    """A client that a test has not closed goes on trying beside the tests that follow."""
+
+    def live() -> float:
+        logger.warning("metadata.not_refreshed")
+        os.urandom(4)
+        random.Random()
+        with socket.socket():
+            return time.time()
+
+    def alone(world: World) -> None:
+        world.run(1)
+
+    def accompanied(world: World) -> None:
+        alone(world)
+        assert pool.submit(live).result() >= began
+
+    began = time.time()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(live).result()  # its thread begins before the worlds
+        outcome = run_seed(accompanied, 1)
+    assert outcome.failure is None, outcome.failure
+    assert outcome == run_seed(alone, 1)
 
 
 def test_all_is_as_it_was_when_a_run_is_over() -> None:
