@@ -32,6 +32,9 @@ class ControllerConfig:
     """Where it listens; 0 takes a free port, which a quorum of one may."""
     idle_ms: int = 500
     """How often it writes that nothing happened."""
+    checkpoint_ms: int = 5000
+    """How often it writes down how far its log is committed, where a restart replays from, and takes a snapshot if one
+    is due."""
     fast_fencing: bool = True
     """Fence a broker whose connection has ended and whose port refuses (`fast.fencing.enable`). Switch it off where
     brokers advertise an address that refuses for them."""

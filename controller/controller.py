@@ -81,8 +81,6 @@ logger = logging.getLogger(__name__)
 
 _FULL_S: Final = 1.0
 """How soon a full disk is tried again."""
-_CHECKPOINT_S: Final = 5.0
-"""How often it is written down how far the log is committed: a restart replays from there."""
 
 
 class Controller:
@@ -476,7 +474,7 @@ class Controller:
     async def _checkpoints(self) -> None:
         """How far the log is committed, as far as it is durable, and snapshots: where the next start begins."""
         while True:
-            await asyncio.sleep(_CHECKPOINT_S)
+            await asyncio.sleep(self.config.checkpoint_ms / 1000)
             committed = min(self.quorum.high_watermark, self.metadata.log.durable_offset)
             with contextlib.suppress(NoRoom):  # what was said before is older, and as true
                 await in_a_thread(self._data.write_high_watermarks({METADATA: committed}).run)

@@ -53,7 +53,7 @@ class Controllers:
         self.member_hosts: dict[int, Host] = {}
         self.witness = Witness(self.hosts, FETCH_MS, world.counts)
         self._config = config
-        self._snapshot_bytes = self.rng.choice([2000, 20 << 20])
+        self._snapshot_bytes = self.rng.choice([1000, 20 << 20])
         self._registered: dict[int, tuple[int, int]] = {}
         """Which epoch each member got, and in which of its lives."""
         for number in self.hosts:

@@ -8,7 +8,7 @@ cut off, reset, stopped in order and robbed of their disks meanwhile, one by one
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from tests.controller.nodes import Member
 from tests.simulation.controllers import FAST, Controllers
@@ -20,17 +20,19 @@ from tidelog.testing.simulation.world import NotReached, World
 STORM_S: Final = 6.0
 CALM_S: Final = 10.0
 """When everything works again, one controller serves and everybody has read all within so long."""
+CHECKPOINT_MS: Final = 200
+"""A log begins later after two snapshots: so often that a life in a storm is long enough for them."""
 DISKS: Final = [FAST, FAST, (1.0, 30.0), (20.0, 150.0)]
 
 
 class MetadataStorm(Controllers):
     """One seed's controllers, members, faults, and what was promised to whom."""
 
-    def __init__(self, world: World, controllers: Sequence[int] = (1, 3, 3, 3, 5)) -> None:
+    def __init__(self, world: World, controllers: Sequence[int] = (1, 3, 3, 3, 5), **config: Any) -> None:
         self.promised: list[str] = []
         """Topics that were acknowledged."""
         self.blocks: list[range] = []
-        super().__init__(world, world.rng.choice(controllers), (1, 2, 3))
+        super().__init__(world, world.rng.choice(controllers), (1, 2, 3), **config)
         self.replaceable = (len(self.hosts) - 1) // 2
         for host in self.hosts.values():
             host.slow_disk(self.rng.choice(DISKS))
@@ -236,7 +238,7 @@ FAULTS: Final = (
 
 def metadata_storm(world: World) -> None:
     """The scenario."""
-    MetadataStorm(world).run()
+    MetadataStorm(world, checkpoint_ms=CHECKPOINT_MS).run()
 
 
 def storm_of_three(world: World) -> None:
