@@ -127,7 +127,19 @@ def world() -> Iterator[World]:
     world = World()
     world.begin()
     yield world
+    _close_portals()
     world.end()
+
+
+def _close_portals() -> None:
+    """What a test has read in this process: its client would look for its cluster beside all tests that follow."""
+    from tidelog.spark.portal import _portals  # noqa: PLC0415 -- not in every environment
+
+    while _portals:
+        left = _portals.pop()
+        for client in left.clients.values():
+            left.run(client.close())
+        left.end()
 
 
 @pytest.fixture(scope="package")
