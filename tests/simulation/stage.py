@@ -151,7 +151,8 @@ class Stage:
             return []
         partition = self.watch.partition(number)
         before = partition.log.end_offset if partition is not None else -1
-        batch = bytes(encode([value.encode()], now_ms=0))
+        # A record of 1970 would close its segment: what a follower copies next would depend on when it was looked at.
+        batch = bytes(encode([value.encode()], now_ms=self.client.clock.wall_ms()))
         topic_id, index = self.watch.place
         request = Produce(acks, ANSWER_MS, (PartitionProduce(topic_id, index, len(batch)),))
         task = self.client.create_task(self._produce(self.cluster.hosts[number], request, batch, value))
