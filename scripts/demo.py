@@ -16,10 +16,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple
 
 import tidelog
 from tidelog.protocol.errors import TidelogError
@@ -319,8 +319,33 @@ def _room() -> Iterator[Path]:
         yield Path(directory)
 
 
-def _stop(number: int, _frame: object) -> NoReturn:
-    sys.exit(128 + number)
+class Stop:
+    """What a signal asks for: that the story ends, and with that number.
+
+    An exception would be lost where it is raised in a destructor or a callback of the interpreter: nobody hears those.
+    """
+
+    def __init__(self) -> None:
+        self.code = 0
+        """The exit code; 0: nobody has asked."""
+        self._end: Callable[[], object] = lambda: None
+
+    def on(self, number: int, _frame: object) -> None:
+        """A handler of signals. The first one counts: what it ends is given the time to end its processes."""
+        if not self.code:
+            self.code = 128 + number
+            self._end()
+
+    async def unless(self, works: Coroutine[Any, Any, bool]) -> bool:
+        """Do that, unless it is asked for before the end."""
+        loop, task = asyncio.get_running_loop(), asyncio.create_task(works)
+        self._end = lambda: loop.call_soon_threadsafe(task.cancel)  # wakes a loop that waits
+        if self.code:
+            task.cancel()
+        try:
+            return await task
+        finally:
+            self._end = lambda: None
 
 
 def _first(error: BaseException) -> BaseException:
@@ -342,21 +367,25 @@ def main() -> int:
         ask_spark(asked.ask_spark)
         return 0
     # A stop is a stop, and what was made is removed.
+    stop = Stop()
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _stop)
+        signal.signal(number, stop.on)
     screen, began = Screen(), time.perf_counter()
     kept, failed = False, 0
     try:
         with _room() as directory:
-            kept = asyncio.run(story(screen, directory, spark=not asked.no_spark))
+            kept = asyncio.run(stop.unless(story(screen, directory, spark=not asked.no_spark)))
+    except* asyncio.CancelledError:
+        if not stop.code:
+            raise
     except* KeyboardInterrupt:
         print("\ninterrupted: everything was stopped", file=sys.stderr)
         failed = 130
     except* (TidelogError, TimeoutError) as errors:
         print(f"scripts/demo: {_first(errors)}", file=sys.stderr)
         failed = 1
-    if failed:
-        return failed
+    if failed or stop.code:
+        return stop.code or failed
     screen.say()
     screen.say(
         f"{time.perf_counter() - began:.0f} s in all; nothing is left running. Try it yourself: tidelog up"

@@ -121,6 +121,27 @@ def test_a_demo_that_is_stopped_leaves_nothing(tmp_path: Path, number: signal.Si
     assert processes_below(tmp_path) == []
 
 
+def test_a_stop_is_heard_wherever_it_arrives(
+    demo: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is raised in a destructor is ignored."""
+    handlers: dict[int, Any] = {}
+
+    class Last:
+        def __del__(self) -> None:
+            handlers[signal.SIGHUP](signal.SIGHUP, None)
+
+    async def story(*_: object, **__: object) -> bool:
+        Last()
+        for _turn in range(10):
+            await asyncio.sleep(0)
+        return True
+
+    monkeypatch.setattr(demo, "story", story)
+    assert begun(demo, tmp_path, monkeypatch, handlers) == 128 + signal.SIGHUP
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.slow
 def test_a_demo_that_has_lost_something_ends_with_one(
     demo: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -140,11 +161,13 @@ def test_a_demo_that_has_lost_something_ends_with_one(
     )
 
 
-def begun(demo: ModuleType, directory: Path, monkeypatch: pytest.MonkeyPatch) -> int:
-    """The exit code of the command in this process."""
+def begun(
+    demo: ModuleType, directory: Path, monkeypatch: pytest.MonkeyPatch, handlers: dict[int, Any] | None = None
+) -> int:
+    """The exit code of the command in this process; what it would hear signals with."""
     monkeypatch.setattr(sys, "argv", ["demo", "--no-spark"])
     monkeypatch.setattr(tempfile, "tempdir", str(directory))
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(signal, "signal", ({} if handlers is None else handlers).__setitem__)
     code: int = demo.main()
     return code
 
