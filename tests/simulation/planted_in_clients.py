@@ -86,6 +86,6 @@ CAUGHT: dict[Plant, tuple[int, ...]] = {
     a_lost_answer_is_a_good_one: (2, 3, 4),
     nobody_numbers_what_is_repeated: (1, 2, 3),
     a_batch_is_skipped: (0, 1, 3),
-    what_was_asked_before_a_seek_counts: (1, 47, 68),
+    what_was_asked_before_a_seek_counts: (4, 11, 22),
 }
 """Which seeds caught each when it was looked up last; a change of the product changes what each seed brings."""

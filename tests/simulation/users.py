@@ -160,6 +160,7 @@ class Reader(User):
         forgiven = self.history.forgiven
         floors = {partition: self.history.floor(place) for partition, place in places.items()}
         following = dict.fromkeys(places, 0)
+        await self._turn_elsewhere(consumer, topic, places)
         for partition in places:
             consumer.seek(TopicPartition(topic, partition), 0)
         left = self.rng.choice([10, 50, 300])
@@ -173,6 +174,13 @@ class Reader(User):
                 self._saw(places[partition], following[partition], offset, value, floors[partition])
                 following[partition] = offset + 1
                 left -= 1
+
+    async def _turn_elsewhere(self, consumer: Consumer, topic: str, places: dict[int, Place]) -> None:
+        """Ask for some place else, and do not wait for the answer: it is on its way when the next seek comes."""
+        for partition, place in places.items():
+            offset = self.rng.randint(self.history.begins(place), self.history.committed(place))
+            consumer.seek(TopicPartition(topic, partition), offset)
+        await asyncio.sleep(self.rng.uniform(0, 0.03))
 
     def _saw(
         self, place: Place, expected: Offset, offset: Offset, value: bytes | None, floor: Offset
