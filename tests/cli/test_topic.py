@@ -40,7 +40,9 @@ def test_several_topics_are_created_and_one_that_is_refused_keeps_no_other_from_
     ran = topic("create", "many-a", "no good", "many-b")
     assert ran.code == 1
     assert ran.lines == ["many-a: 1 partition, 3 replicas each", "many-b: 1 partition, 3 replicas each"]
-    assert ran.err.startswith("error: 'no good' cannot be the name of a topic: it must be 1 to 249 of letters, ")
+    assert ran.err.startswith(
+        "error: 'no good' cannot be the name of a topic: it must be 1 to 249 of letters, "
+    )
     assert ran.err.count("\n") == 1
 
 
