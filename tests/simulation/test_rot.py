@@ -189,11 +189,16 @@ def test_who_was_alone_hands_over_as_soon_as_another_who_has_everything_is_back(
 # ── storms ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("seed", [8, 12])
-def test_a_cluster_whose_disks_rot_comes_through_a_short_storm(seed: int) -> None:
-    outcome = run_seed(partial(rotting_storm, weather=Weather(seconds=6, power_cuts=False)), seed)
-    assert outcome.failure is None, outcome.failure
-    assert outcome.counts["bits flipped"] > 0
+def test_clusters_whose_disks_rot_come_through_short_storms() -> None:
+    """As many as it takes: not every short storm has a moment in which a bit may flip."""
+    flipped = 0
+    for seed in range(8, 28):
+        outcome = run_seed(partial(rotting_storm, weather=Weather(seconds=6, power_cuts=False)), seed)
+        assert outcome.failure is None, outcome.failure
+        flipped += outcome.counts.get("bits flipped", 0)
+        if flipped > 1:
+            break
+    assert flipped > 1
 
 
 @pytest.mark.parametrize("seed", [3, 4])
