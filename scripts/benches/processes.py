@@ -45,6 +45,7 @@ def _up(directory: Path, brokers: int, controllers: int) -> Readings:
         capture_output=True,
         text=True,
         check=False,
+        env={name: value for name, value in os.environ.items() if not name.startswith("TIDELOG_")},
     )
     if up.returncode:
         raise RuntimeError(f"`tidelog up` failed: {up.stderr}")
