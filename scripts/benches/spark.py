@@ -222,6 +222,6 @@ BENCH = Bench(
     "a topic in Spark, keys of 8 and values of 100 bytes (wall time)",
     ROWS,
     _begin,
-    rounds_max=3,
+    rounds_max=5,
     also_runs=("tidelog.spark.scan", "tidelog.broker.broker"),
 )
