@@ -2,6 +2,7 @@
 
 from scripts.benches import (
     append,
+    catch_up,
     cleaner,
     client,
     codec,
@@ -43,6 +44,7 @@ BENCHES: tuple[Bench, ...] = (
     controllers.BENCH,
     processes.BENCH,
     failover.BENCH,
+    catch_up.BENCH,
     memory.BENCH,
     group_commit.BENCH,
     cleaner.BENCH,
