@@ -1,4 +1,5 @@
-"""What a client may send as a batch: judged by its head alone, before anything of its partition is asked.
+"""What a client may send as a batch: judged by its head alone, before anything of its partition is asked; but for the
+times of its records, where its topic limits them.
 
 The order of the checks is part of the rule: the first that fails decides the answer (docs/REPLICATION.md).
 """
@@ -22,7 +23,9 @@ from tidelog.protocol.errors import (
     UnsupportedVersion,
 )
 from tidelog.protocol.messages import ACKS_ALL
+from tidelog.protocol.records import decode
 from tidelog.protocol.types import NO_PRODUCER_ID, Buffer
+from tidelog.storage.config import LogConfig
 
 _ACKS: Final = frozenset((0, 1, ACKS_ALL))
 _CODECS: Final = frozenset(CODECS.values())
@@ -46,3 +49,17 @@ def check_client_batch(batch: Buffer, acks: int) -> BatchHeader:
     if attributes & ~(CODEC_BITS | TRANSACTIONAL) or attributes & CODEC_BITS not in _CODECS:
         raise UnsupportedVersion(f"a client's batch has attributes {attributes:#x}")
     return header
+
+
+def check_times(batch: Buffer, config: LogConfig, wall_ms: int) -> None:
+    """Whether each record's time is as near to the leader's as its topic wants (`message.timestamp.*.max.ms`)."""
+    for at, time_ms in enumerate(decode(batch).timestamps):
+        ahead_ms = time_ms - wall_ms
+        if -config.message_timestamp_before_max_ms <= ahead_ms <= config.message_timestamp_after_max_ms:
+            continue
+        side = "after" if ahead_ms > 0 else "before"
+        limit_ms = config.message_timestamp_after_max_ms if ahead_ms > 0 else config.message_timestamp_before_max_ms
+        raise InvalidTimestamp(
+            f"record {at} has the time {time_ms}, {abs(ahead_ms)} ms {side} its leader's: "
+            f"message.timestamp.{side}.max.ms is {limit_ms}"
+        )

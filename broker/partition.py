@@ -19,14 +19,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
-from tidelog.broker.client_batch import check_client_batch
+from tidelog.broker.client_batch import check_client_batch, check_times
 from tidelog.broker.damage import Damage, step_of_cut, with_damage
 from tidelog.broker.leadership import Leadership, Surroundings
 from tidelog.controller.image import PartitionState
-from tidelog.protocol.batch import HEADER_SIZE, read_header
+from tidelog.protocol.batch import HEADER_SIZE, BatchHeader, read_header
 from tidelog.protocol.errors import (
     DamagedLog,
     InvalidRecord,
+    InvalidTimestamp,
     LeaderNotAvailable,
     NotEnoughReplicas,
     NotLeaderOrFollower,
@@ -288,6 +289,8 @@ class Partition:
             self.log.check_new(batch, header)
             if None in keys_of(batch, header)[0]:
                 raise InvalidRecord(f"{self.name} is compacted: every record needs a key")
+        if not self.log.config.takes_any_time:
+            self._check_times(batch, header, wall_ms)
         if acks == ACKS_ALL and not leadership.has_enough_replicas:
             self.log.check_new(batch, header)  # what no retry can mend is told before what one can
             raise NotEnoughReplicas(
@@ -305,10 +308,21 @@ class Partition:
 
     def _check_room(self, batch: Buffer) -> None:
         """Below the low-space mark nothing new is taken, but what brokers write for groups: who reads goes on."""
-        if self.room.low and not self.name.topic.startswith("__"):
-            known = self.log.producers.check(self.log.check_new(batch))
-            if not isinstance(known, Duplicate):
-                self.room.check()
+        if self.room.low and not self.name.topic.startswith("__") and not self._is_repetition(batch):
+            self.room.check()
+
+    def _check_times(self, batch: Buffer, header: BatchHeader, wall_ms: int) -> None:
+        """No record may be too old or too new; a repetition is not new, however old it has become."""
+        self.log.check_new(batch, header)
+        try:
+            check_times(batch, self.log.config, wall_ms)
+        except InvalidTimestamp:
+            if not self._is_repetition(batch, header):
+                raise
+
+    def _is_repetition(self, batch: Buffer, header: BatchHeader | None = None) -> bool:
+        """Whether it is in the log already: that it cannot be written now is no news of it."""
+        return isinstance(self.log.producers.check(self.log.check_new(batch, header)), Duplicate)
 
     def fetch_as_follower(
         self, fetch: PartitionFetch, follower: BrokerId, broker_epoch: Epoch, now_ms: int

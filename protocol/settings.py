@@ -146,6 +146,8 @@ _TABLE: Final = (
     _setting(TOPIC, "max.message.bytes", whole(HEADER_SIZE, 64 << 20), 1 << 20, "The largest batch that a producer may send."),
     _setting(TOPIC, "compression.type", one_of("producer", "none", "uncompressed", "gzip", "lz4", "zstd", "snappy"), "producer", "How batches are compressed; producer: as they come. Anything else is work for the leader, batch by batch."),
     _setting(TOPIC, "message.timestamp.type", one_of("CreateTime", "LogAppendTime"), "CreateTime", "Whether a record has the producer's time or the leader's."),
+    _setting(TOPIC, "message.timestamp.before.max.ms", whole(0, _I63), _I63, "How far a record's time may lie before its leader's; with an older one its batch is refused."),
+    _setting(TOPIC, "message.timestamp.after.max.ms", whole(0, _I63), _I63, "How far a record's time may lie ahead of its leader's; with a later one its batch is refused."),
     _setting(TOPIC, "delete.retention.ms", whole(0, _I63), 24 * 3_600_000, "How long compaction keeps the mark that a key was deleted."),
     _setting(TOPIC, "min.compaction.lag.ms", whole(0, _I63), 0, "How long a record is safe from compaction."),
     _setting(TOPIC, "max.compaction.lag.ms", whole(1, _I63), _I63, "How long a record may wait for compaction, however little of the log is new."),

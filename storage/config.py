@@ -23,6 +23,10 @@ class LogConfig:
     """The codec that a leader writes batches in; `producer`: the one that they come in, at no cost."""
     message_timestamp_type: str = "CreateTime"
     """Whose time records have: `CreateTime` the producer's, `LogAppendTime` the leader's."""
+    message_timestamp_before_max_ms: int = 2**63 - 1
+    """How far a record's time may lie before its leader's, where records have their producers'."""
+    message_timestamp_after_max_ms: int = 2**63 - 1
+    """How far it may lie ahead of its leader's."""
     producer_id_expiration_ms: int = 24 * 3600 * 1000
     """How long the sequence numbers of a producer are kept that has fallen silent: then a retry is not known again."""
     cleanup_policy: str = "delete"
@@ -49,6 +53,8 @@ class LogConfig:
         _within("max.message.bytes", self.max_message_bytes, HEADER_SIZE, MAX_BATCH_BYTES)
         _one_of("compression.type", self.compression_type, ("producer", "uncompressed", *CODECS))
         _one_of("message.timestamp.type", self.message_timestamp_type, (_CREATE_TIME, _APPEND_TIME))
+        _within("message.timestamp.before.max.ms", self.message_timestamp_before_max_ms, 0, 2**63 - 1)
+        _within("message.timestamp.after.max.ms", self.message_timestamp_after_max_ms, 0, 2**63 - 1)
         _within("producer.id.expiration.ms", self.producer_id_expiration_ms, 1, 2**63 - 1)
         _within("retention.ms", self.retention_ms, -1, 2**63 - 1)
         _within("retention.bytes", self.retention_bytes, -1, 2**63 - 1)
@@ -69,6 +75,14 @@ class LogConfig:
     def appends_time(self) -> bool:
         """Whether records have the leader's time."""
         return self.message_timestamp_type == _APPEND_TIME
+
+    @property
+    def takes_any_time(self) -> bool:
+        """Whether producers may give records any time."""
+        no_limit = 2**63 - 1
+        return self.appends_time or (
+            self.message_timestamp_before_max_ms == no_limit == self.message_timestamp_after_max_ms
+        )
 
     @property
     def deletes(self) -> bool:

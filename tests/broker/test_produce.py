@@ -1,5 +1,6 @@
 """Produce, request by request: what is refused and in which order, and when the rest is answered (design 2.5)."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from tests.broker.node import PLACE, Asked, Node, records
 from tidelog.broker.groups.records import GROUPS_TOPIC
 from tidelog.broker.requests import produce
 from tidelog.protocol.batch import HEADER_SIZE, build, read_header, stamp
+from tidelog.protocol.compression import CODECS
 from tidelog.protocol.errors import (
     CorruptMessage,
     DiskFull,
@@ -30,6 +32,7 @@ from tidelog.protocol.errors import (
     UnsupportedVersion,
 )
 from tidelog.protocol.messages import ACKS_ALL, Leader, PartitionProduce, Produce
+from tidelog.protocol.records import encode
 from tidelog.protocol.types import BrokerId
 from tidelog.storage.config import LogConfig
 from tidelog.storage.log import Log
@@ -145,6 +148,69 @@ def test_a_bad_batch_is_told_before_a_full_disk(node: Node) -> None:
     fill_the_disk(node)
     assert node.produce().error == DiskFull.code
     assert node.produce(flipped()).error == CorruptMessage.code
+
+
+# ── how old and how new records may be ────────────────────────────────────────────────────────────────
+
+DAY_MS = 86_400_000
+NOW_MS = 5 * DAY_MS
+LIMITED = LogConfig(message_timestamp_before_max_ms=2 * DAY_MS, message_timestamp_after_max_ms=DAY_MS)
+
+
+def leader_at(wall_ms: int, config: LogConfig = LIMITED) -> Node:
+    node = Node(config=config)
+    node.now_ms = wall_ms
+    node.lead(min_isr=1, isr=(1,))
+    return node
+
+
+def timed(*times: int, **fields: Any) -> bytes:
+    return bytes(encode([b"x"] * len(times), timestamps=list(times), now_ms=0, **fields))
+
+
+@pytest.mark.parametrize(
+    ("time_ms", "told"),
+    [
+        (3 * DAY_MS, None),
+        (3 * DAY_MS - 1, "172800001 ms before its leader's: message.timestamp.before.max.ms is 172800000"),
+        (6 * DAY_MS, None),
+        (6 * DAY_MS + 1, "86400001 ms after its leader's: message.timestamp.after.max.ms is 86400000"),
+    ],
+)
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_a_record_has_to_be_of_its_leaders_days_where_its_topic_wants_that(
+    time_ms: int, told: str | None, codec: str
+) -> None:
+    node = leader_at(NOW_MS)
+    answer = node.produce(timed(NOW_MS, time_ms, NOW_MS, codec=CODECS[codec])).entry
+    assert answer.error == (InvalidTimestamp.code if told else 0)
+    assert told is None or told in str(answer.message)
+    assert told is None or "record 1 has" in str(answer.message)
+    assert node.partition.log.end_offset == (0 if told else 3)
+
+
+@pytest.mark.parametrize("config", [LogConfig(), replace(LIMITED, message_timestamp_type="LogAppendTime")])
+def test_any_time_will_do_where_none_is_asked_for(config: LogConfig) -> None:
+    node = leader_at(NOW_MS, config)
+    assert not node.produce(timed(0, 2 * NOW_MS)).error
+
+
+def test_a_bad_time_is_told_before_too_few_replicas() -> None:
+    node = Node(config=LIMITED)
+    node.lead(isr=(1,))
+    assert node.produce(timed(NOW_MS)).error == InvalidTimestamp.code
+
+
+def test_a_repetition_is_known_also_when_it_has_become_too_old() -> None:
+    node = leader_at(NOW_MS)
+    batch = timed(NOW_MS, producer_id=7, producer_epoch=0, base_sequence=0)
+    assert not node.produce(batch).error
+    node.now_ms = NOW_MS + 3 * DAY_MS
+    answer = node.produce(batch).entry
+    assert (answer.error, answer.base_offset) == (0, 0)
+    later = timed(NOW_MS, producer_id=7, producer_epoch=0, base_sequence=1)
+    assert node.produce(later).error == InvalidTimestamp.code
+    assert node.partition.log.end_offset == 1
 
 
 def test_with_too_few_in_sync_nothing_is_written(node: Node) -> None:
