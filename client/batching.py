@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Any, Final, Generic, TypeVar, cast
 
-from tidelog.client.partitioning import Hashes, next_sticky
+from tidelog.client.partitioning import TOGETHER, Hashes, a_round
 from tidelog.protocol.errors import InvalidRecord, MessageTooLarge, TidelogError, UnknownTopicOrPartition
 from tidelog.protocol.records import decode, encode
 from tidelog.protocol.types import (
@@ -257,7 +257,7 @@ class Lane:
 class TopicLanes:
     """A topic's partitions, as far as they are known."""
 
-    __slots__ = ("lanes", "name", "sticky", "topic_id")
+    __slots__ = ("_next", "lanes", "name", "sticky", "topic_id")
 
     def __init__(self, name: str, topic_id: TopicId) -> None:
         self.name = name
@@ -265,6 +265,19 @@ class TopicLanes:
         self.lanes: list[Lane] = []
         self.sticky: Lane
         """Where records without keys go now."""
+        self._next: list[int] = []
+        """Where they go after that, the last one first."""
+
+    def move_on(self, rng: Random, *, anew: bool = False) -> None:
+        """Records without keys go to another partition; `anew`: leaders or partitions are others than before."""
+        leaders = [lane.leader for lane in self.lanes] if anew or not self._next else []
+        if leaders:
+            self._next = a_round(leaders, rng)
+        index = self._next.pop()
+        if self._next and not anew and self.lanes[index] is self.sticky:  # the last of one round, the first of the next
+            self._next.insert(0, index)
+            index = self._next.pop()
+        self.sticky = self.lanes[index]
 
     def lane(self, index: int) -> Lane:
         """One partition; raises when there is none of that number."""
@@ -305,6 +318,8 @@ class Accumulator(Generic[H]):
         self.held = False
         """See `hold`."""
         self._taking = self.topics
+        self._filled = 0
+        """How many batches have become full since others could run."""
         self.waiting = 0
         self.stale = True
         """Whether time has passed since the wall clock was read."""
@@ -340,10 +355,9 @@ class Accumulator(Generic[H]):
         for lane in topic.lanes[len(leading) :]:  # the topic was made anew, with fewer
             lane.leader = NO_BROKER
         del topic.lanes[len(leading) :]
-        if topic.lanes and (name not in self.topics or topic.sticky not in topic.lanes):
+        if topic.lanes and (moved or name not in self.topics or topic.sticky not in topic.lanes):
             self.topics[name] = topic
-            leads = [lane.leader for lane in topic.lanes]
-            topic.sticky = topic.lanes[next_sticky(leads, -1, self._rng)]
+            topic.move_on(self._rng, anew=True)
         return moved
 
     def partition_for(self, name: str, key: bytes | None) -> int:
@@ -424,6 +438,14 @@ class Accumulator(Generic[H]):
         """Whether `append` refuses all but who is next in the queue: others wait already, or it is time to breathe."""
         self.held = back
         self._taking = {} if back else self.topics
+        self._filled = 0
+
+    def filled(self, lane: Lane) -> None:
+        """Nothing more fits into the lane's open batch; after a few of them it is time to let others run."""
+        self.close(lane)
+        self._filled += 1
+        if self._filled == TOGETHER:
+            self.hold(back=True)
 
     def room_in(self, lane: Lane) -> int:
         """How many bytes go into the lane's open batch, or into the one that would be opened."""
@@ -452,9 +474,8 @@ class Accumulator(Generic[H]):
         self.room += batch.room
         lane.queue.append(batch)
         topic = lane.topic
-        if topic.sticky is lane and len(topic.lanes) > 1:
-            leaders = [each.leader for each in topic.lanes]
-            topic.sticky = topic.lanes[next_sticky(leaders, lane.index, self._rng)]
+        if topic.sticky is lane:
+            topic.move_on(self._rng)
 
     def ended(self, batch: Batch) -> None:
         """The batch is here no more: its room is free."""
@@ -474,8 +495,7 @@ class Accumulator(Generic[H]):
         batch = lane.open
         if batch is not None and batch.room < size:
             self.check_size(size, lane.topic.name)
-            self.close(lane)
-            self.hold(back=True)  # a batch is full: let others run before more is made
+            self.filled(lane)
             if sticky:
                 lane = lane.topic.sticky
             batch = lane.open

@@ -117,8 +117,9 @@ class Portion:
         self._values = values
         self._keys = keys
         sizes = _sizes(values, keys)
-        self._largest = max(sizes, default=0)
-        self._ends = [0, *accumulate(sizes)]
+        self._largest = max(sizes, default=0) + RECORD_OVERHEAD
+        self._ends = list(accumulate(sizes, initial=0))
+        """Where each ends, what records take besides not counted."""
         self._begin = 0
 
     @property
@@ -136,13 +137,13 @@ class Portion:
         lane = self._lane
         end = self._fitting(accumulator.room_in(lane))
         if end <= begin and lane.open is not None:
-            accumulator.close(lane)
-            accumulator.hold(back=True)  # a batch is full: let others run before more is made
+            accumulator.filled(lane)
             lane = self._lane
             end = self._fitting(accumulator.room_in(lane))
         end = max(end, begin + 1)
         keys = None if self._keys is None else self._keys[begin:end]
-        taken = accumulator.extend(lane, self._values[begin:end], keys, ends[end] - ends[begin])
+        size = ends[end] - ends[begin] + RECORD_OVERHEAD * (end - begin)
+        taken = accumulator.extend(lane, self._values[begin:end], keys, size)
         if taken is None:
             return None
         self._begin = end
@@ -153,7 +154,10 @@ class Portion:
         return self._topic.sticky if self._partition is None else self._topic.lane(self._partition)
 
     def _fitting(self, room: int) -> int:
-        return bisect_right(self._ends, self._ends[self._begin] + room) - 1
+        """Where the first one begins that does not fit into so much."""
+        ends, begin = self._ends, self._begin
+        room += ends[begin] + RECORD_OVERHEAD * begin
+        return bisect_right(range(len(ends)), room, begin, key=lambda at: ends[at] + RECORD_OVERHEAD * at) - 1
 
 
 def _checked(given: Iterable[bytes | None], what: str) -> Column:
@@ -167,14 +171,13 @@ def _checked(given: Iterable[bytes | None], what: str) -> Column:
 
 
 def _sizes(values: Column, keys: Column | None) -> list[int]:
-    """How much each record takes."""
+    """How long each record's value and key are."""
     sizes = _lengths(values)
-    if keys is not None:
-        sizes = map(add, sizes, _lengths(keys))
-    return list(map(RECORD_OVERHEAD.__add__, sizes))
+    return sizes if keys is None else list(map(add, sizes, _lengths(keys)))
 
 
-def _lengths(column: Sequence[Any]) -> Iterable[int]:
-    if None in column:
+def _lengths(column: Sequence[Any]) -> list[int]:
+    try:
+        return list(map(len, column))
+    except TypeError:  # there is none in some
         return [len(each or b"") for each in column]
-    return map(len, column)

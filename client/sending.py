@@ -113,7 +113,14 @@ class Sending:
         hurried = bool(self.flushing or accumulator.waiting)
         self.wake_ms = FOREVER
         shipments: dict[BrokerId, Shipment] = {}
+        busy = {
+            broker
+            for broker, route in self._routes.items()
+            if route.open and route.in_flight >= self._max_in_flight
+        }
         for lane in list(accumulator.active):
+            if lane.leader in busy:
+                continue  # an answer comes first
             if not lane.queue and lane.open is None:
                 del accumulator.active[lane]
                 continue
@@ -154,8 +161,6 @@ class Sending:
             if at_ms <= now_ms:
                 self.wanted.add(lane.leader)
             return at_ms if at_ms > now_ms else FOREVER
-        if route.in_flight >= self._max_in_flight:
-            return FOREVER
         if shipment is not None and shipment.size + batch.size > self._max_request_size:
             return FOREVER
         if not lane.queue and route.in_flight and not hurried:

@@ -7,6 +7,8 @@
     requests   one record each, 64 in flight, with three replicas and with one
     metadata   one record at a time, and many, by a client that knows 5,000 partitions beside one that knows 12
 
+Beside it runs the least that could do such work (`bare`): what GOALS calls the prototype, on this machine and in this round.
+
 confluent-kafka and aiokafka do the same work in a process of their own against librdkafka's mock cluster in another one,
 which keeps 5 MB of a partition in memory and has no replicas: it does much less for an acknowledgement than three brokers
 do. So CPU time of the client is what can be compared: it is taken of this process alone. Where they are missing,
@@ -22,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from statistics import quantiles
 
-from scripts.benches import client_peers
+from scripts.benches import bare, client_peers
 from scripts.benches.client_reader import apart, endless
 from scripts.benches.measure import Bench, Goal, Readings, Round, Row, Settings
 from scripts.benches.sockets import Pipeline, RawPeer, Server, server
@@ -301,6 +303,8 @@ def _begin(settings: Settings) -> Iterator[Round]:
         server("raw", settings) as raw,
         server("product", settings) as rpc,
         client_peers.mock(PEERS) if PEERS else nullcontext("") as address,
+        bare.bare(directory / "three", 3, settings.children) as least,
+        bare.bare(directory / "alone", 1, settings.children) as alone,
         asyncio.Runner(loop_factory=fastest_loop()) as runner,
     ):
         stack = AsyncExitStack()
@@ -309,6 +313,7 @@ def _begin(settings: Settings) -> Iterator[Round]:
 
             def take(_number: int) -> Readings:
                 readings = runner.run(bench.take()) | bench.blocking()
+                readings |= runner.run(bare.measure(least, alone, settings.count))
                 peer = RawPeer(raw.port)
                 pieces = settings.count(2000, 10)
                 seconds = peer.send(65_536, pieces)
@@ -341,6 +346,13 @@ _ABSENT = (
     "(pip install 'tidelog[bench]', or name an interpreter that has them in TIDELOG_BENCH_PEERS)"
 )
 _RATE, _CPU = "M records/s", "us"
+_BARE = "a bare pipeline"
+_PROTOTYPE = Goal("ratio", True, 0.7, "GOALS: 70 % of a prototype")
+
+
+def _bare(figure: str, reference: str, unit: str = _RATE, name: str = "... beside a bare pipeline") -> Row:
+    """A row beside the least that does such work."""
+    return Row(name, unit, figure, reference, _BARE, _PROTOTYPE)
 
 
 def _peer(name: str, unit: str, figure: str, reference: str, beside: str, goal: Goal) -> Row:
@@ -352,6 +364,7 @@ def _peer(name: str, unit: str, figure: str, reference: str, beside: str, goal: 
 
 ROWS = (
     Row("enqueue", _RATE, "enqueue", "raw", "raw loopback", Goal("figure", True, 1.7, "GOALS S1")),
+    _bare("enqueue", "bare enqueue"),
     _peer(
         "... CPU of the client per record",
         _CPU,
@@ -369,6 +382,7 @@ ROWS = (
         Goal("ratio", False, 0.2, "GOALS S1"),
     ),
     Row("send_many", _RATE, "send_many", "raw", "raw loopback", Goal("figure", True, 3, "GOALS S2")),
+    _bare("send_many", "bare columns"),
     _peer(
         "... beside confluent",
         _RATE,
@@ -395,7 +409,12 @@ ROWS = (
             ("1 KB, 1 replica, acks=1", "bytes alone", Goal("ratio", True, 0.3, "GOALS S4")),
         )
     ),
+    _bare("bytes 64K", "bare 64K", "MB/s", "... 3 replicas, 64 KB, beside a bare pipeline"),
+    _bare("bytes 1M", "bare 1M", "MB/s", "... 3 replicas, 1 MB, beside a bare pipeline"),
+    _bare("bytes alone", "bare alone", "MB/s", "... 1 replica, beside a bare pipeline"),
+    Row("a bare pipeline, 1 replica", "MB/s", "bare alone", "raw bytes", "raw loopback"),
     Row("async for", _RATE, "async for", "raw", "raw loopback", Goal("figure", True, 4, "GOALS S5")),
+    _bare("async for", "bare read objects"),
     *(
         _peer(
             f"... beside {beside}", _RATE, "async for", name, beside, Goal("ratio", True, bound, "GOALS S5")
@@ -423,6 +442,7 @@ ROWS = (
     ),
     Row("getmany", _RATE, "getmany", "raw", "raw loopback"),
     Row("batches", _RATE, "batches", "raw", "raw loopback", Goal("figure", True, 14, "GOALS S6")),
+    _bare("batches", "bare read columns"),
     _peer(
         "... beside confluent",
         _RATE,
@@ -451,6 +471,7 @@ ROWS = (
         "... p50 by itself", "ms", "send p50", "rpc p50", "bare call", Goal("figure", False, 0.5, "GOALS S7")
     ),
     Row("... p99", "ms", "send p99", "rpc p99", "bare call", Goal("figure", False, 2, "GOALS S7")),
+    Row("... p50 beside a bare pipeline", "ms", "send p50", "bare send p50", _BARE),
     Row(
         "... p99 during a full-speed consume",
         "ms",
@@ -483,6 +504,8 @@ ROWS = (
         Goal("figure", True, 40, "GOALS S9"),
     ),
     Row("... 1 replica", "k/s", "requests alone", goal=Goal("figure", True, 80, "GOALS S9")),
+    _bare("requests one", "bare requests", "k/s", "... 3 replicas, beside a bare pipeline"),
+    _bare("requests alone", "bare requests alone", "k/s", "... 1 replica, beside a bare pipeline"),
     Row(
         "send, 5,000 partitions known, p50",
         "ms",

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from tests.client.producing import Desk
 from tidelog.client.batching import RECORD_OVERHEAD, Batch
 from tidelog.client.columns import Columns
+from tidelog.client.partitioning import TOGETHER
 from tidelog.client.sending import Told
 from tidelog.protocol.errors import InvalidRecord, MessageTooLarge, UnknownTopicOrPartition
 from tidelog.protocol.records import decode
@@ -21,14 +22,16 @@ def test_records_of_one_partition_share_a_batch_until_it_is_full() -> None:
     assert first.lane.open is third
 
 
-def test_a_full_batch_lets_others_run_before_the_next_record() -> None:
+def test_a_few_full_batches_let_others_run_before_the_next_record() -> None:
     desk = Desk(batch_size=100)
-    desk.put(b"x" * 90)
-    accepted = desk.accumulator.append("orders", b"v")
-    assert accepted is not None
+    for _ in range(TOGETHER):
+        assert desk.accumulator.append("orders", b"x" * 90) is not None
     desk.put(b"x" * 90)
     assert desk.accumulator.held
     assert desk.accumulator.append("orders", b"v") is None
+    desk.accumulator.hold(back=False)
+    assert desk.accumulator.append("orders", b"x" * 90) is not None
+    assert not desk.accumulator.held, "it is counted from there"
 
 
 def test_records_without_keys_stay_in_one_partition_for_a_batch_and_then_move() -> None:
@@ -36,6 +39,14 @@ def test_records_without_keys_stay_in_one_partition_for_a_batch_and_then_move() 
     lanes = [desk.put(b"x" * 40, partition=None).lane.index for _ in range(8)]
     assert [len(set(lanes[at : at + 2])) for at in (0, 2, 4, 6)] == [1, 1, 1, 1]
     assert all(lanes[at] != lanes[at + 2] for at in (0, 2, 4))
+
+
+def test_a_burst_of_full_batches_is_one_request() -> None:
+    desk = Desk(leaders=(1, 2) * TOGETHER, batch_size=100, buffer_memory=100_000, max_request_size=50_000)
+    while not desk.accumulator.held:
+        assert desk.accumulator.append("orders", b"x" * 90) is not None
+    [first, *_] = sorted(desk.turn(), key=lambda shipment: -len(shipment.batches))
+    assert len(first.batches) == TOGETHER
 
 
 def test_the_same_key_goes_to_the_same_partition() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.client.partitioning import HASHES_KEPT, Hashes, murmur2, next_sticky, partition_of
+from tidelog.client.partitioning import HASHES_KEPT, TOGETHER, Hashes, a_round, murmur2, partition_of
 from tidelog.protocol.types import NO_BROKER, BrokerId
 
 
@@ -44,19 +44,23 @@ def leaders(*ids: int) -> list[BrokerId]:
     return [BrokerId(number) for number in ids]
 
 
-def test_the_next_batch_without_keys_goes_to_another_partition() -> None:
-    rng = Random(1)
-    assert all(next_sticky(leaders(1, 2, 3), 1, rng) in {0, 2} for _ in range(50))
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=30), st.integers())
+def test_records_without_keys_fill_each_partition_once_in_a_round(ids: list[int], seed: int) -> None:
+    assert sorted(a_round(leaders(*ids), Random(seed))) == list(range(len(ids)))
+
+
+def test_partitions_of_one_leader_are_filled_one_behind_the_other_a_few_at_a_time() -> None:
+    of = leaders(*(1, 2, 3) * (2 * TOGETHER))
+    found = [of[index] for index in a_round(of, Random(1))]
+    runs = [found[at : at + TOGETHER] for at in range(0, len(found), TOGETHER)]
+    assert all(len(set(run)) == 1 for run in runs)
+    assert sorted(run[0] for run in runs) == [1, 1, 2, 2, 3, 3]
+    assert runs != sorted(runs), "no leader is always the first"
 
 
 def test_partitions_without_a_leader_are_avoided() -> None:
-    rng = Random(1)
-    assert {next_sticky(leaders(NO_BROKER, 2, NO_BROKER), 0, rng) for _ in range(50)} == {1}
+    assert a_round(leaders(NO_BROKER, 2, NO_BROKER), Random(1)) == [1]
 
 
-def test_with_one_partition_there_is_no_choice() -> None:
-    assert next_sticky(leaders(1), 0, Random(1)) == 0
-
-
-def test_where_nobody_leads_records_stay_where_they_are() -> None:
-    assert next_sticky(leaders(NO_BROKER, NO_BROKER), 1, Random(1)) == 1
+def test_where_nobody_leads_any_partition_will_do() -> None:
+    assert sorted(a_round(leaders(NO_BROKER, NO_BROKER), Random(1))) == [0, 1]
