@@ -58,7 +58,9 @@ def check_times(batch: Buffer, config: LogConfig, wall_ms: int) -> None:
         if -config.message_timestamp_before_max_ms <= ahead_ms <= config.message_timestamp_after_max_ms:
             continue
         side = "after" if ahead_ms > 0 else "before"
-        limit_ms = config.message_timestamp_after_max_ms if ahead_ms > 0 else config.message_timestamp_before_max_ms
+        limit_ms = (
+            config.message_timestamp_after_max_ms if ahead_ms > 0 else config.message_timestamp_before_max_ms
+        )
         raise InvalidTimestamp(
             f"record {at} has the time {time_ms}, {abs(ahead_ms)} ms {side} its leader's: "
             f"message.timestamp.{side}.max.ms is {limit_ms}"

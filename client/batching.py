@@ -274,7 +274,9 @@ class TopicLanes:
         if leaders:
             self._next = a_round(leaders, rng)
         index = self._next.pop()
-        if self._next and not anew and self.lanes[index] is self.sticky:  # the last of one round, the first of the next
+        if (
+            self._next and not anew and self.lanes[index] is self.sticky
+        ):  # the last of one round, the first of the next
             self._next.insert(0, index)
             index = self._next.pop()
         self.sticky = self.lanes[index]

@@ -7,7 +7,7 @@ One partition and no rule of replication: no epochs, no ISR, no indexes, no retr
 calls the prototype: the same columns and checksums, one file per replica, an acknowledgement when both followers have asked
 for what comes behind a batch. It runs in the same round as the product, on the same machine.
 
-The leader and the followers are this file, run by path with stdin held by the bench, like `servers`.
+The leader, the followers and a reader are this module in processes of their own, whose stdin the bench holds, like `servers`.
 """
 
 import asyncio
@@ -21,10 +21,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import quantiles
 from struct import Struct, pack_into
-from typing import Final, cast
+from typing import Final, Self, cast
 
 import msgspec
 from crc32c import crc32c
+from scripts.benches.servers import say, until_stdin_ends
 
 from tidelog.protocol.io import run
 
@@ -52,12 +53,17 @@ class Peer(asyncio.BufferedProtocol):
         self._heard = heard
         self._view = memoryview(bytearray(4 << 20))
         self._filled = 0
+        self.gone = False
         self._transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Connected."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=64 << 20)
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """Nothing is said to it any more."""
+        self.gone = True
 
     def get_buffer(self, _hint: int) -> memoryview:
         """Behind what has come of a frame."""
@@ -138,7 +144,8 @@ class Leader:
 
     def _give(self, peer: Peer) -> None:
         at = self._waiting.pop(peer)
-        peer.say(_GIVE, at, os.pread(self._file, min(self._end - at, FETCH_BYTES), at))
+        if not peer.gone:
+            peer.say(_GIVE, at, os.pread(self._file, min(self._end - at, FETCH_BYTES), at))
 
 
 class Follower:
@@ -178,7 +185,7 @@ class Bare:
         self._acknowledged: asyncio.Event
         self._peer: Peer
 
-    async def __aenter__(self) -> "Bare":
+    async def __aenter__(self) -> Self:
         self._acknowledged = asyncio.Event()
         _, self._peer = await asyncio.get_running_loop().create_connection(
             lambda: Peer(self._heard), HOST, self._port
@@ -265,9 +272,7 @@ class Bare:
             answers.put_nowait(memoryview(bytes(frame)))
             peer.say(_READ, place)
 
-        _, reader = await asyncio.get_running_loop().create_connection(
-            lambda: Peer(heard), HOST, self._port
-        )
+        _, reader = await asyncio.get_running_loop().create_connection(lambda: Peer(heard), HOST, self._port)
         got, began = 0, time.perf_counter()
         reader.say(_READ, place)
         while got < count:
@@ -300,7 +305,7 @@ def bare(directory: Path, replicas: int, children: set[int]) -> Iterator[int]:
 @contextmanager
 def _process(children: set[int], kind: str, path: Path, number: int) -> Iterator[int]:
     with subprocess.Popen(
-        [sys.executable, __file__, kind, path, str(number)],
+        [sys.executable, "-m", "scripts.benches.bare", kind, path, str(number)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -316,7 +321,9 @@ def _process(children: set[int], kind: str, path: Path, number: int) -> Iterator
             process.stdin.close()
 
 
-async def measure(port: int, alone: int, count: Callable[[int, int], int]) -> dict[str, float]:
+async def measure(
+    port: int, alone: int, count: Callable[[int, int], int], children: set[int]
+) -> dict[str, float]:
     """All of it once; `alone` is a leader without followers."""
     small, large = b"x" * 100, b"x" * 1024
     found: dict[str, float] = {}
@@ -332,20 +339,33 @@ async def measure(port: int, alone: int, count: Callable[[int, int], int]) -> di
             found[name] = await one.columns(large, pieces, size) * len(large) / 1e6
         cuts = quantiles(await one.latency(small, calls), n=100)
         found |= {"bare send p50": cuts[49], "bare send p99": cuts[98]}
+        with _process(children, "reader", Path(), port):
+            cuts = quantiles(await one.latency(small, calls), n=100)
+        found |= {"bare beside p99": cuts[98]}
     async with Bare(alone) as one:
         found["bare alone"] = await one.columns(large, pieces, 65_536) * len(large) / 1e6
         found["bare requests alone"] = await one.requests(small, count(20_000, 100), 64) / 1e3
     return found
 
 
-async def _serve(kind: str, path: str, number: int) -> None:
-    from scripts.benches.servers import say, until_stdin_ends  # noqa: PLC0415
+async def _read_for_ever(port: int) -> None:
+    async with Bare(port) as one:
+        while True:
+            await one.read(10_000, objects=True)
 
+
+async def _serve(kind: str, path: str, number: int) -> None:
     loop = asyncio.get_running_loop()
     if kind == "leader":
         leader = Leader(path, number)
         server = await loop.create_server(lambda: Peer(leader.heard), HOST, 0)
         say(server.sockets[0].getsockname()[1])
+    elif kind == "reader":
+        reading = loop.create_task(_read_for_ever(number))
+        say(number)
+        await until_stdin_ends()
+        reading.cancel()
+        return
     else:
         follower = Follower(path)
         _, peer = await loop.create_connection(lambda: Peer(follower.heard), HOST, number)
@@ -355,5 +375,4 @@ async def _serve(kind: str, path: str, number: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[2]))
     run(_serve(sys.argv[1], sys.argv[2], int(sys.argv[3])))

@@ -313,7 +313,7 @@ def _begin(settings: Settings) -> Iterator[Round]:
 
             def take(_number: int) -> Readings:
                 readings = runner.run(bench.take()) | bench.blocking()
-                readings |= runner.run(bare.measure(least, alone, settings.count))
+                readings |= runner.run(bare.measure(least, alone, settings.count, settings.children))
                 peer = RawPeer(raw.port)
                 pieces = settings.count(2000, 10)
                 seconds = peer.send(65_536, pieces)
@@ -487,6 +487,7 @@ ROWS = (
         "send p99",
         "without",
     ),
+    Row("... a bare pipeline's, the consumer so, p99", "ms", "bare beside p99", "bare send p99", "without"),
     Row(
         "... what sharing the loop costs: p99 with it in this one",
         "ms",

@@ -26,7 +26,8 @@ def test_a_few_full_batches_let_others_run_before_the_next_record() -> None:
     desk = Desk(batch_size=100)
     for _ in range(TOGETHER):
         assert desk.accumulator.append("orders", b"x" * 90) is not None
-    desk.put(b"x" * 90)
+        assert not desk.accumulator.held
+    assert desk.accumulator.append("orders", b"x" * 90) is not None
     assert desk.accumulator.held
     assert desk.accumulator.append("orders", b"v") is None
     desk.accumulator.hold(back=False)
