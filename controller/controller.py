@@ -531,6 +531,8 @@ class Controller:
         elif isinstance(message, BeginEpoch):
             begun = self.quorum.on_begin(message, now_ms)
             self._carry([])
+            if self._following is not None:
+                self._following.look_again()
             incoming.reply(begun)
         elif isinstance(message, EndEpoch):
             ended = self.quorum.on_end(message, now_ms)

@@ -14,6 +14,7 @@ newer tidelog wrote, ends `run` with an error. Whoever runs it stops its node th
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -201,8 +202,23 @@ class Following:
         self._rng = rng
         self._bounds = bounds
         self._asked_last = -1
+        self._patience: asyncio.Timeout | None = None
+        """With the controller that is being asked."""
+        self._heard = asyncio.Event()
+        """Set when somebody else is heard to lead."""
         self._turns = 0
         self._alone_since_s: float | None = None
+
+    def look_again(self) -> None:
+        """Another one may be heard to lead: who is asked meanwhile is waited for no longer."""
+        said = self._copy.controller_id
+        if said not in self._controllers:
+            return
+        if self._patience is None:
+            self._asked_last = -1  # that it was asked in vain was before
+            self._heard.set()
+        elif said != self._asked_last:
+            self._patience.reschedule(asyncio.get_running_loop().time())
 
     def nobody_leads(self) -> str:
         """Since when nobody is found who leads, who was asked, and what each has said."""
@@ -225,8 +241,15 @@ class Following:
                 continue
             in_vain += 1
             if in_vain % len(self._controllers) == 0:
-                await asyncio.sleep(self._rng.uniform(0.5, 1) * pause_ms / 1000)
+                await self._pause(self._rng.uniform(0.5, 1) * pause_ms / 1000)
                 pause_ms = min(pause_ms * 2, self.config.retry_max_ms)
+
+    async def _pause(self, seconds: float) -> None:
+        """Until somebody is heard to lead, or so long."""
+        self._heard.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._heard.wait()
 
     def _whom_to_ask(self) -> BrokerId:
         """Who is said to lead, unless it was asked in vain just now; else the next in turn."""
@@ -242,7 +265,17 @@ class Following:
         return chosen
 
     async def _try(self, controller: BrokerId) -> bool:
-        """Follow that controller as long as it leads; whether it did."""
+        """Follow that controller as long as it leads, unless another one is heard to (`look_again`); whether it did."""
+        try:
+            async with asyncio.timeout(None) as self._patience:
+                return await self._try_patiently(controller)
+        except TimeoutError:
+            self.failures[controller] = "it did not answer until another one was heard to lead"
+            return False
+        finally:
+            self._patience = None
+
+    async def _try_patiently(self, controller: BrokerId) -> bool:
         host, port = self._controllers[controller]
         try:
             connection = await connect(

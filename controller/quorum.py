@@ -196,6 +196,8 @@ class Quorum:
         """The epoch whose leader has said that it leads no more; others may not know yet, and say that it does."""
         self._gone: Epoch = NO_EPOCH
         """The epoch whose leader was found gone: who only heard of it once does not bring it back."""
+        self._silent = NO_EPOCH
+        """The epoch whose leader was missed: nor does that bring it back, for others may not have noticed yet."""
         first_ms = 0 if self.voters == (me,) else rng.uniform(0, FIRST_ELECTION_MS)
         self.role: Role = Unattached(now_ms + first_ms)
 
@@ -291,7 +293,12 @@ class Quorum:
         if due is None or now_ms < due:
             return []
         match role:
-            case Unattached() | Follower():
+            case Follower():
+                # Others may have heard it last at the same moment: not all ask at once, or each votes for itself.
+                self._silent = self.epoch
+                self.role = Unattached(now_ms + self._rng.uniform(0, FIRST_ELECTION_MS))
+                return []
+            case Unattached():
                 return self._ask(now_ms, log)
             case Prospective() | Candidate():
                 self._back_off(now_ms)
@@ -502,8 +509,8 @@ class Quorum:
             return
         self._check_leader(leader_id)
         if from_itself:
-            self._gone = NO_EPOCH
-        if not isinstance(self.role, Follower) and epoch not in {self._ended, self._gone}:
+            self._gone = self._silent = NO_EPOCH
+        if not isinstance(self.role, Follower) and epoch not in {self._ended, self._gone, self._silent}:
             self.state = self.state._replace(leader_id=leader_id)
             self.role = Follower(now_ms + self._config.fetch_timeout_ms)
 

@@ -179,7 +179,7 @@ class Moderation(logging.Filter):
 
     def summary(self) -> Iterator[tuple[str, int]]:
         """Events of which some were left out since anybody heard of them, and how many; once."""
-        for key, bucket in self._buckets.items():
+        for key, bucket in list(self._buckets.items()):  # who says it may say something new
             if bucket.left_out:
                 left_out, bucket.left_out = bucket.left_out, 0
                 yield parts_of(key)[0].text or key, left_out

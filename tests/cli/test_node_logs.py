@@ -105,6 +105,18 @@ def test_what_was_left_out_is_told_though_the_event_never_comes_again() -> None:
     assert not list(moderation.summary())
 
 
+def test_telling_what_was_left_out_may_itself_be_an_event_that_was_not_said_before() -> None:
+    moderation = Moderation()
+    for event in ("a.b id=%d", "c.d id=%d"):
+        for n in range(BURST + 1):
+            moderation.filter(record(event, n))
+    told = 0
+    for _, left_out in moderation.summary():
+        moderation.filter(record("log.left_out lines=%d", left_out))
+        told += left_out
+    assert told == 2
+
+
 def test_what_is_critical_always_passes() -> None:
     moderation = Moderation()
     assert all(moderation.filter(record("a.b", level=logging.CRITICAL)) for _ in range(100))

@@ -42,7 +42,7 @@ class Desk:
             self.voters,
             state,
             config=module.QuorumConfig(),
-            rng=Random(1),
+            rng=more.pop("rng", Random(1)),
             now_ms=self.now_ms,
             directories={v: disk(v) for v in self.voters} if named else None,
             **more,
@@ -64,6 +64,11 @@ class Desk:
             assert (self.tick(), self.q.role) == ([], before)
             self.now_ms = deadline
         return self.tick()
+
+    def missing(self) -> list[Any]:
+        """The leader is silent: what is asked of the others, a little later."""
+        assert (self.role, self.due(), self.role) == ("Follower", [], "Unattached")
+        return self.due()
 
     @property
     def role(self) -> str:

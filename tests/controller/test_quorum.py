@@ -1,5 +1,6 @@
 """Who leads the metadata log (design 4.12; DECISIONS 1, 24; I-44, I-45, I-48)."""
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -176,7 +177,7 @@ def who_is_not_favoured_learns_who_leads(module: Any) -> None:
 @rule
 def a_majority_that_misses_the_leader_is_not_kept_from_electing_by_one_that_hears_it(module: Any) -> None:
     desk = Desk(module, 5).follows(2)
-    asked = desk.due()
+    asked = desk.missing()
     assert desk.replies(asked, 3, granted=False, leader_id=BrokerId(2)) == []
     assert [s.request.pre_vote for s in desk.replies(asked, 4, 5)] == [False] * 4
 
@@ -184,7 +185,7 @@ def a_majority_that_misses_the_leader_is_not_kept_from_electing_by_one_that_hear
 @rule
 def who_is_refused_by_a_majority_follows_who_they_say_leads(module: Any) -> None:
     desk = Desk(module).follows(2)
-    asked = desk.due()
+    asked = desk.missing()
     desk.replies(asked, 3, granted=False, leader_id=BrokerId(2))
     assert desk.role == "Prospective"
     desk.replies(asked, 2, granted=False)
@@ -195,7 +196,7 @@ def who_is_refused_by_a_majority_follows_who_they_say_leads(module: Any) -> None
 @rule
 def who_hears_the_leader_itself_follows_it_again(module: Any) -> None:
     desk = Desk(module, 5).follows(2)
-    desk.replies(desk.due(), 2, granted=False, leader_id=BrokerId(2))
+    desk.replies(desk.missing(), 2, granted=False, leader_id=BrokerId(2))
     assert (desk.role, desk.q.leader_id) == ("Follower", 2)
 
 
@@ -418,7 +419,32 @@ def a_silent_leader_is_missed_after_the_fetch_time_out(module: Any) -> None:
     desk.now_ms += 700
     desk.fetched()
     assert desk.q.deadline_ms() == desk.now_ms + FETCH_MS
-    assert [s.request.pre_vote for s in desk.due()] == [True, True]
+    assert [s.request.pre_vote for s in desk.missing()] == [True, True]
+
+
+@rule
+def those_who_miss_a_silent_leader_do_not_all_ask_at_once(module: Any) -> None:
+    waits = set()
+    for seed in range(5):
+        desk = Desk(module, rng=Random(seed)).follows(2)
+        assert desk.due() == []
+        waits.add(desk.q.deadline_ms() - desk.now_ms)
+        assert desk.would_grant(3), "whoever asks first is favoured"
+    assert len(waits) == 5
+    assert all(0 <= wait <= module.FIRST_ELECTION_MS for wait in waits)
+
+
+@rule
+def hearsay_does_not_bring_back_a_leader_that_was_missed(module: Any) -> None:
+    desk = Desk(module).follows(2)
+    desk.due()
+    desk.q.heard_of(BrokerId(2), 5, desk.now_ms)
+    assert desk.role == "Unattached"
+    desk.due()
+    desk.q.heard_of(BrokerId(2), 5, desk.now_ms)
+    assert desk.role == "Prospective"
+    desk.begins(2)
+    assert desk.role == "Follower"
 
 
 @rule
