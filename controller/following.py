@@ -34,6 +34,7 @@ from tidelog.protocol.errors import (
     InconsistentMetadata,
     InvalidAppend,
     NotLeaderOrFollower,
+    RequestTimedOut,
     StorageError,
     TidelogError,
     UnknownLeaderEpoch,
@@ -207,6 +208,8 @@ class Following:
         self._heard = asyncio.Event()
         """Set when somebody else is heard to lead."""
         self._turns = 0
+        self._silent: dict[BrokerId, tuple[float, Epoch]] = {}
+        """Who did not answer: until when it is let alone, and in which epoch that was."""
         self._alone_since_s: float | None = None
 
     def look_again(self) -> None:
@@ -218,7 +221,8 @@ class Following:
             self._asked_last = -1  # that it was asked in vain was before
             self._heard.set()
         elif said != self._asked_last:
-            self._patience.reschedule(asyncio.get_running_loop().time())
+            self._patience.reschedule(_now_s())
+            self._patience = None
 
     def nobody_leads(self) -> str:
         """Since when nobody is found who leads, who was asked, and what each has said."""
@@ -252,9 +256,16 @@ class Following:
                 await self._heard.wait()
 
     def _whom_to_ask(self) -> BrokerId:
-        """Who is said to lead, unless it was asked in vain just now; else the next in turn."""
-        turn, said = list(self._controllers), self._copy.controller_id
-        if said in self._controllers and self._asked_last != said:
+        """Who is said to lead, unless it was asked in vain just now; else the next in turn.
+
+        Who did not answer is let alone for as long as a connection may take, unless it leads anew: the others will know
+        by then who leads, and it would be waited for.
+        """
+        said, epoch, now_s = self._copy.controller_id, self._copy.quorum_epoch, _now_s()
+        silent = {each for each, (until_s, _) in self._silent.items() if now_s < until_s}
+        turn = [each for each in self._controllers if each not in silent] or list(self._controllers)
+        is_new = said in silent and self._silent[said][1] < epoch
+        if said in self._controllers and self._asked_last != said and (said in turn or is_new):
             chosen = said
         else:
             # All have their turn, however often whoever is said to lead is asked between them.
@@ -263,6 +274,14 @@ class Following:
             self._turns += 1
         self._asked_last = chosen
         return chosen
+
+    def _failed(self, controller: BrokerId, error: TidelogError) -> None:
+        self.failures[controller] = str(error)
+        if isinstance(error.__cause__, ConnectionRefusedError):
+            self._copy.refused(controller)
+        if isinstance(error, RequestTimedOut) or isinstance(error.__cause__, TimeoutError):
+            until_s = _now_s() + self.config.connect_timeout_ms / 1000
+            self._silent[controller] = until_s, self._copy.quorum_epoch
 
     async def _try(self, controller: BrokerId) -> bool:
         """Follow that controller as long as it leads, unless another one is heard to (`look_again`); whether it did."""
@@ -287,9 +306,7 @@ class Following:
             )
         except TidelogError as error:
             logger.debug("controller.unreachable id=%d error=%r", controller, str(error))
-            self.failures[controller] = str(error)
-            if isinstance(error.__cause__, ConnectionRefusedError):
-                self._copy.refused(controller)
+            self._failed(controller, error)
             return False
         try:
             return await self._follow(controller, connection)
@@ -317,7 +334,7 @@ class Following:
                     image = await copy.archive.fetch(ask, entry.snapshot)
             except TidelogError as error:
                 logger.info("controller.lost id=%d error=%r", controller, str(error))
-                self.failures[controller] = str(error)
+                self._failed(controller, error)
                 return self.connection is connection
             if image is not None:
                 copy.installed(image)
@@ -428,3 +445,7 @@ def _who_else(hint: Leader | None) -> str:
         return ""
     who = "knows of nobody who does" if hint.id == NO_BROKER else f"takes c{hint.id} for the leader"
     return f" in epoch {hint.leader_epoch} and {who}"
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

@@ -58,9 +58,9 @@ def test_a_broker_hears_at_once_of_what_is_committed_and_new_to_it(knows: int) -
 # ── whom a follower asks ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_whoever_looks_for_a_leader_asks_everybody_however_often_one_is_said_to_lead() -> None:
+async def test_whoever_looks_for_a_leader_asks_everybody_however_often_one_is_said_to_lead() -> None:
     """The one that is said to lead is dead, and so is the next one: a third knows who leads."""
-    copy = SimpleNamespace(controller_id=2)
+    copy = SimpleNamespace(controller_id=2, quorum_epoch=5)
     controllers = {BrokerId(number): ("127.0.0.1", number) for number in range(1, 6)}
     following = Following(
         cast("Any", copy), controllers, AskedAs(hello=Hello()), wall_ms=lambda: 0, rng=Random(1)
