@@ -36,6 +36,7 @@ from tidelog.protocol.batch import (
 )
 from tidelog.protocol.compression import NONE, UNCOMPRESSED_MAX, compress, decompress
 from tidelog.protocol.errors import CorruptMessage, InvalidRecord, MessageTooLarge
+from tidelog.protocol.packed import NIL, entries_in
 from tidelog.protocol.types import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -65,9 +66,11 @@ _unpack: Final = msgspec.msgpack.Decoder(
 _unpack_keys: Final = msgspec.msgpack.Decoder(
     tuple[msgspec.Raw, list[bytes | None] | None, msgspec.Raw, msgspec.Raw, msgspec.Raw]
 ).decode
+_unpack_others: Final = msgspec.msgpack.Decoder(
+    tuple[list[int] | None, msgspec.Raw, msgspec.Raw, msgspec.Raw, list[int] | None]
+).decode
 _unpack_values: Final = msgspec.msgpack.Decoder(list[bytes | None]).decode
 _unpack_headers: Final = msgspec.msgpack.Decoder(list[list[Any] | None]).decode
-_NIL: Final = b"\xc0"
 _BAD: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _PLAIN: Final = {bytes, NoneType}
 
@@ -108,16 +111,21 @@ class Columns:
         self._headers: list[Headers] | None = None
 
     def __len__(self) -> int:
-        return len(self.values)
+        return self.header.record_count
+
+    @property
+    def time(self) -> int | None:
+        """The time of all records; None: each has its own."""
+        if self.header.attributes & LOG_APPEND_TIME:
+            return self.header.max_timestamp
+        return self.header.base_timestamp if self._deltas is None else None
 
     @property
     def timestamps(self) -> list[int]:
         """Each record's time in milliseconds, by the producer's clock or the leader's, as the topic says."""
-        if self.header.attributes & LOG_APPEND_TIME:
-            return [self.header.max_timestamp] * len(self.values)
+        if self._deltas is None or self.header.attributes & LOG_APPEND_TIME:
+            return [self.time_at(0)] * len(self)
         base = self.header.base_timestamp
-        if self._deltas is None:
-            return [base] * len(self.values)
         return [base + delta for delta in self._deltas]
 
     def time_at(self, place: int) -> int:
@@ -153,6 +161,51 @@ class Columns:
             _flat([self.headers[place] for place in places]),
             None if gaps == list(range(len(gaps))) else gaps,
         ]
+
+
+class PackedColumns(Columns):
+    """Columns whose keys and values are unpacked, and their types verified, when they are first asked for."""
+
+    __slots__ = ("packed_keys", "packed_values")
+
+    def __init__(
+        self,
+        header: BatchHeader,
+        packed_values: bytes,
+        packed_keys: bytes | None,
+        offsets: Sequence[Offset],
+        deltas: list[int] | None,
+        packed_headers: bytes | None,
+    ) -> None:
+        self.header = header
+        self.packed_values = packed_values
+        self.packed_keys = packed_keys
+        self.offsets = offsets
+        self._deltas = deltas
+        self._packed_headers = packed_headers
+        self._headers = None
+
+    @property
+    def packed_size(self) -> int:
+        """How many bytes keys and values are, with the two to five that say how long each of them is."""
+        return len(self.packed_values) + len(self.packed_keys or b"")
+
+    def __getattr__(self, name: str) -> Any:
+        """Called for what is not there yet."""
+        if name == "values":
+            self.values = self._column(self.packed_values, 2)
+        elif name == "keys":
+            packed = self.packed_keys
+            self.keys = [None] * len(self) if packed is None else self._column(packed, 1)
+        else:
+            raise AttributeError(name)
+        return getattr(self, name)
+
+    def _column(self, packed: bytes, place: int) -> list[bytes | None]:
+        try:
+            return _unpack_values(packed)
+        except _BAD as error:
+            raise _corrupt(self.header, str(error).replace("`$", f"`$[{place}]")) from error
 
 
 def encode(  # noqa: PLR0913 -- the columns of a batch and the fields of its header, each by its name
@@ -204,14 +257,37 @@ def decode(batch: Buffer, at: int = 0, limit: int = UNCOMPRESSED_MAX) -> Columns
     for column in (values, deltas, keys, gaps):
         if column is not None and len(column) != count:
             raise _corrupt(header, f"a column has {len(column)} entries for {count} records")
-    first = header.base_offset
-    offsets: Sequence[Offset] = range(first, first + count)
-    if gaps is not None:
-        if not _grow(gaps, header.last_offset_delta):
-            raise _corrupt(header, f"its offsets do not grow from 0 to {header.last_offset_delta} at most")
-        offsets = [first + gap for gap in gaps]
     packed = bytes(packed_headers)
-    return Columns(header, values, keys, offsets, deltas, None if packed == _NIL else packed)
+    return Columns(header, values, keys, _offsets(header, gaps), deltas, None if packed == NIL else packed)
+
+
+def decode_packed(batch: Buffer, at: int = 0, limit: int = UNCOMPRESSED_MAX) -> Columns:
+    """The same, with keys and values packed: for who makes other columns of them. They own their bytes, too.
+
+    That there are as many as there are records is verified here, their types when they are unpacked.
+    """
+    header = read_header(batch, at)
+    check_body(batch, header, at)
+    payload = decompress(header.codec, memoryview(batch)[at + HEADER_SIZE : at + header.size], limit)
+    try:
+        deltas, raw_keys, raw_values, raw_headers, gaps = _unpack_others(payload)
+    except _BAD as error:
+        raise _corrupt(header, str(error)) from error
+    keys, values, headers = bytes(raw_keys), bytes(raw_values), bytes(raw_headers)
+    counts = {entries_in(values)}
+    if keys != NIL:
+        counts.add(entries_in(keys))
+    counts.update(len(each) for each in (deltas, gaps) if each is not None)
+    if counts != {header.record_count}:
+        return decode(batch, at, limit)  # which says what is wrong
+    return PackedColumns(
+        header,
+        values,
+        None if keys == NIL else keys,
+        _offsets(header, gaps),
+        deltas,
+        None if headers == NIL else headers,
+    )
 
 
 def records(columns: Columns, topic: str, partition: int, from_offset: Offset = 0) -> Iterator[Record]:
@@ -244,7 +320,7 @@ def keys_of(
 def are_there_nils(values: Buffer) -> bool:
     """Whether a packed column of values has one that is nil: then its record says that the key is deleted."""
     packed = bytes(values)
-    return _NIL in packed and None in _unpack_values(packed)  # text never has that byte
+    return NIL in packed and None in _unpack_values(packed)  # text never has that byte
 
 
 def thinned(columns: Columns, keep: Sequence[int], delete_horizon_ms: int | None = None) -> bytearray:
@@ -366,6 +442,16 @@ def _unpacked(packed: bytes, header: BatchHeader) -> list[Headers]:
 def _are_headers(flat: list[Any]) -> bool:
     """Whether it is name, value, name, value, ..."""
     return set(map(type, flat[::2])) <= {str} and set(map(type, flat[1::2])) <= _PLAIN
+
+
+def _offsets(header: BatchHeader, gaps: list[int] | None) -> Sequence[Offset]:
+    """Each record's offset."""
+    first = header.base_offset
+    if gaps is None:
+        return range(first, first + header.record_count)
+    if not _grow(gaps, header.last_offset_delta):
+        raise _corrupt(header, f"its offsets do not grow from 0 to {header.last_offset_delta} at most")
+    return [first + gap for gap in gaps]
 
 
 def _grow(gaps: list[int], last: int) -> bool:
