@@ -16,7 +16,7 @@ What it keeps true (I-70, I-72):
 """
 
 from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from tidelog.client.answers import AnswerSizes
 from tidelog.client.cluster import Topic
@@ -47,7 +47,7 @@ from tidelog.protocol.messages import (
     PartitionFetched,
     split_attachment,
 )
-from tidelog.protocol.records import decode
+from tidelog.protocol.records import Columns, decode
 from tidelog.protocol.types import (
     NO_BROKER,
     NO_EPOCH,
@@ -65,6 +65,9 @@ NEARBY_MS: Final = 300_000
 SHUNNED_MS: Final = 5000
 _PACE_MS: Final = 20
 """How often the others of a broker are asked while one of its partitions waits for its reader."""
+
+Decode: TypeAlias = Callable[[Buffer, int], Columns]
+"""How the batch that begins at that byte becomes columns."""
 
 _POLICIES: Final = {"earliest": EARLIEST, "latest": LATEST}
 
@@ -91,7 +94,13 @@ class Question(NamedTuple):
 class Fetching:
     """All readers of one consumer."""
 
-    def __init__(self, config: ConsumerConfig, rack: str, backoff_ms: Callable[[int], float]) -> None:
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        rack: str,
+        backoff_ms: Callable[[int], float],
+        unpack: Decode = decode,
+    ) -> None:
         self.readers: dict[TopicPartition, Reader] = {}
         self.astray: dict[str, None] = {}
         """Topics of which the metadata is not good enough."""
@@ -102,6 +111,7 @@ class Fetching:
         self._config = config
         self._rack = rack
         self._backoff_ms = backoff_ms
+        self._unpack = unpack
         self._sizes = AnswerSizes(config.fetch_max_bytes)
         self._sessions: dict[BrokerId, FetchSession] = {}
         self._in_flight: set[BrokerId] = set()
@@ -512,7 +522,7 @@ class Fetching:
     def _decoded(self, reader: Reader, piece: Buffer, at: int) -> RecordBatch | None:
         try:
             header = read_header(piece, at)
-            columns = None if header.is_control or not header.record_count else decode(piece, at)
+            columns = None if header.is_control or not header.record_count else self._unpack(piece, at)
         except TidelogError as error:
             # Fetched again when it is read again: it may have been damaged on the way.
             position = reader.position

@@ -159,6 +159,11 @@ def batch_from(topic: str, partition: int, columns: Columns, offset: Offset) -> 
     return RecordBatch(topic, partition, columns, begin, end) if begin < end else None
 
 
+def place_of(batch: RecordBatch) -> tuple[Columns, int, int]:
+    """The columns that these records are in, and from where to where: for who makes other columns of them."""
+    return batch._columns, batch._begin, batch._end  # noqa: SLF001 -- nothing that users should rest on
+
+
 class Run(Struct, frozen=True, gc=False):
     """Records that landed one behind the other."""
 

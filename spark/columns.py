@@ -5,8 +5,9 @@ batch takes is bounded by `ROWS` and `BYTES`, whatever the producers' batches ar
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain, groupby
-from typing import Any, Final, TypeAlias
+from functools import lru_cache
+from itertools import accumulate, chain, groupby
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,8 +24,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tidelog.client.records import RecordBatch
-from tidelog.protocol.errors import InvalidConfig, InvalidRecord
+from tidelog.client.records import RecordBatch, place_of
+from tidelog.protocol.errors import CorruptMessage, InvalidConfig, InvalidRecord
+from tidelog.protocol.packed import length_of, uniform_of
+from tidelog.protocol.records import PackedColumns
 
 ROWS: Final = 32_768
 """Records in an Arrow batch: from 5,000 to 100,000 Spark is as fast as it gets."""
@@ -70,8 +73,11 @@ def _plain(kind: DataType) -> str:
 
 
 def bytes_of(batch: RecordBatch) -> int:
-    """About so much is in it. Keys by the first one: they are short, and mostly of one length."""
-    return _size(batch.values) + len(batch.keys[0] or b"") * len(batch)
+    """About so much is in it: of a part of a packed batch its share."""
+    columns, begin, end = place_of(batch)
+    if isinstance(columns, PackedColumns):
+        return columns.packed_size * (end - begin) // len(columns)
+    return sum([len(each or b"") for each in chain(batch.keys, batch.values)])
 
 
 class Shaper:
@@ -127,33 +133,95 @@ class Shaper:
             ) from error
 
 
-def _size(column: list[bytes | None]) -> int:
-    try:
-        return sum(map(len, column))  # type: ignore[arg-type]  # mostly there is one in each
-    except TypeError:
-        return sum([len(each) for each in column if each is not None])
-
-
 # ── columns ───────────────────────────────────────────────────────────────────────────────────────────
 
 _Batches: TypeAlias = list[RecordBatch]
 
 
 def _keys(batches: _Batches) -> pa.Array:
-    return pa.array(list(chain.from_iterable([batch.keys for batch in batches])), pa.binary())
+    return _binary(batches, "keys")
 
 
 def _values(batches: _Batches) -> pa.Array:
-    return pa.array(list(chain.from_iterable([batch.values for batch in batches])), pa.binary())
+    return _binary(batches, "values")
+
+
+class _Piece(NamedTuple):
+    """A batch's keys or values: as bytes in a row, each behind this head, or none at all, or still to be unpacked."""
+
+    batch: RecordBatch
+    head: bytes | None = None
+    body: memoryview | None = None
+
+
+_ABSENT: Final = b""
+"""In place of a head: no record has any."""
+
+
+def _binary(batches: _Batches, which: str) -> pa.Array:
+    """Batches whose entries are all of one length become a column without an object for each."""
+    pieces = [_piece(batch, which) for batch in batches]
+    arrays = []
+    for head, run in groupby(pieces, lambda piece: piece.head):
+        if head is None:
+            entries = chain.from_iterable([_unpacked(piece.batch, which) for piece in run])
+            arrays.append(pa.array(list(entries), pa.binary()))
+        elif head == _ABSENT:
+            arrays.append(pa.nulls(sum([len(piece.batch) for piece in run]), pa.binary()))
+        else:
+            arrays.append(_without_heads(b"".join([piece.body or b"" for piece in run]), head))
+    return _joined(arrays)
+
+
+def _piece(batch: RecordBatch, which: str) -> _Piece:
+    columns, begin, end = place_of(batch)
+    if not isinstance(columns, PackedColumns):
+        return _Piece(batch)
+    packed = columns.packed_keys if which == "keys" else columns.packed_values
+    if packed is None:
+        return _Piece(batch, _ABSENT)
+    uniform = uniform_of(packed, len(columns))
+    if uniform is None:
+        return _Piece(batch)
+    stride = uniform.stride
+    return _Piece(batch, uniform.head, uniform.body[begin * stride : end * stride])
+
+
+def _without_heads(body: bytes, head: bytes) -> pa.Array:
+    """Entries of one length, each behind this head."""
+    length = length_of(head)
+    stride = len(head) + length
+    count = len(body) // stride
+    whole = pa.Array.from_buffers(pa.binary(stride), count, [None, pa.py_buffer(body)])
+    ends = pc.multiply(_counted(count + 1).cast(pa.int32()), pa.scalar(length, pa.int32()))
+    _, entries = pc.binary_slice(whole, len(head)).buffers()
+    return pa.Array.from_buffers(pa.binary(), count, [None, ends.buffers()[1], entries])
+
+
+def _unpacked(batch: RecordBatch, which: str) -> list[bytes | None]:
+    try:
+        return batch.keys if which == "keys" else batch.values
+    except CorruptMessage as error:
+        raise CorruptMessage(
+            f"{batch.topic}-{batch.partition} cannot be read at offset {batch.offset}: {error}"
+        ) from error
 
 
 def _constant(batches: _Batches, value: Callable[[RecordBatch], Any], kind: pa.DataType) -> pa.Array:
     """A column that is the same throughout a batch, and mostly throughout all of them."""
-    runs = [
-        (each, sum(map(len, run)))
-        for each, run in ((each, list(run)) for each, run in groupby(batches, value))
-    ]
-    return _joined([pa.repeat(pa.scalar(each, kind), count) for each, count in runs])
+    return _joined(
+        [_repeated(each, kind, sum(map(len, run))) for each, run in groupby(batches, value)],
+    )
+
+
+def _repeated(value: Any, kind: pa.DataType, count: int) -> pa.Array:
+    return _many(value, kind, 1 << (count - 1).bit_length()).slice(0, count)
+
+
+@lru_cache(maxsize=4)
+def _many(value: Any, kind: pa.DataType, count: int) -> pa.Array:
+    """Kept: the next batch of a task mostly says the same."""
+    return pa.repeat(pa.scalar(value, kind), count)
 
 
 def _joined(arrays: list[pa.Array]) -> pa.Array:
@@ -172,32 +240,52 @@ def _timestamp_type(batches: _Batches) -> pa.Array:
     return _constant(batches, lambda batch: int(batch.log_append_time), pa.int32())
 
 
-_counting: list[pa.Array] = [pa.array(range(4096), pa.int64())]
-
-
 def _offsets(batches: _Batches) -> pa.Array:
-    return _joined([_offsets_of(batch.offsets) for batch in batches])
+    runs: list[Sequence[int]] = []
+    for batch in batches:
+        offsets, last = batch.offsets, runs[-1] if runs else None
+        if isinstance(offsets, range) and isinstance(last, range) and last.stop == offsets.start:
+            runs[-1] = range(last.start, offsets.stop)
+        else:
+            runs.append(offsets)
+    return _joined([_offsets_of(run) for run in runs])
 
 
 def _offsets_of(offsets: Sequence[int]) -> pa.Array:
     if not isinstance(offsets, range):
         return pa.array(offsets, pa.int64())
-    count = len(offsets)
+    return pc.add(_counted(len(offsets)), pa.scalar(offsets.start, pa.int64()))
+
+
+_counting: list[pa.Array] = [pa.array(range(4096), pa.int64())]
+
+
+def _counted(count: int) -> pa.Array:
+    """0, 1, 2, ..."""
     if len(_counting[0]) < count:
         _counting[0] = pa.array(range(2 * count), pa.int64())
-    return pc.add(_counting[0].slice(0, count), pa.scalar(offsets.start, pa.int64()))
+    return _counting[0].slice(0, count)
 
 
 def _timestamps(batches: _Batches) -> pa.Array:
-    whole = _joined([_times_of(batch.timestamps_ms) for batch in batches])
+    # Most producers stamp whole batches with the time of their first record.
+    arrays = []
+    for same, run in groupby(batches, lambda batch: place_of(batch)[0].time is not None):
+        some = list(run)
+        if same:
+            arrays.append(_times_of(some))
+        else:
+            times = chain.from_iterable([batch.timestamps_ms for batch in some])
+            arrays.append(pa.array(list(times), pa.int64()))
+    whole = _joined(arrays)
     return pc.multiply(whole, pa.scalar(1000, pa.int64())).cast(pa.timestamp("us", tz="UTC"))
 
 
-def _times_of(times: list[int]) -> pa.Array:
-    # Most producers stamp whole batches with the time of their first record.
-    if times[0] == times[-1] and times.count(times[0]) == len(times):
-        return pa.repeat(pa.scalar(times[0], pa.int64()), len(times))
-    return pa.array(times, pa.int64())
+def _times_of(batches: _Batches) -> pa.Array:
+    """Of batches that have a time each."""
+    ends = pa.array(accumulate(map(len, batches)), pa.int32())
+    times = pa.array([place_of(batch)[0].time for batch in batches], pa.int64())
+    return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends, times))
 
 
 def _headers(batches: _Batches) -> pa.Array:

@@ -25,6 +25,7 @@ from pyspark.sql.types import StructType
 
 from tidelog.client.io.client import Client
 from tidelog.client.io.consumer import Consumer
+from tidelog.client.options import ConsumerConfig
 from tidelog.client.records import RecordBatch
 from tidelog.protocol.errors import (
     LogTruncated,
@@ -34,6 +35,7 @@ from tidelog.protocol.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
+from tidelog.protocol.records import decode_packed
 from tidelog.protocol.types import Offset, TopicPartition
 from tidelog.spark.columns import Shaper, bytes_of
 from tidelog.spark.lookup import isolation_of
@@ -86,13 +88,14 @@ class Scan:
             if known is None or known.id != self._ids[topic]:
                 await self._look_for_losses(None)
                 break
-        self._consumer = await self._client.consumer(
+        config = ConsumerConfig(
             auto_offset_reset="none",
             isolation_level="read_committed" if self._options.read_committed else "read_uncommitted",
             prefetch_bytes=PREFETCH_BYTES,
             max_partition_fetch_bytes=4 << 20,
             fetch_max_bytes=8 << 20,
-        ).__aenter__()
+        )
+        self._consumer = await Consumer(self._client, (), config, decode_packed).__aenter__()
         self._assign()
 
     def _assign(self) -> None:

@@ -9,12 +9,12 @@ desk.read()                          the offsets that the user gets
 from typing import Any
 
 from tidelog.client.cluster import Partition, Topic
-from tidelog.client.fetching import Asked, Fetching, Question
+from tidelog.client.fetching import Asked, Decode, Fetching, Question
 from tidelog.client.options import ConsumerConfig
 from tidelog.client.reader import Reader
 from tidelog.protocol.batch import CONTROL, stamp
 from tidelog.protocol.messages import EpochEndFound, FetchReply, OffsetFound, PartitionFetched
-from tidelog.protocol.records import encode
+from tidelog.protocol.records import decode, encode
 from tidelog.protocol.types import BrokerId, Epoch, Offset, TopicPartition
 
 ID = b"orders---orders-"
@@ -52,11 +52,17 @@ class Desk:
     """See the module."""
 
     def __init__(
-        self, *, leaders: tuple[int, ...] = (1, 1), start: Offset | None = 0, rack: str = "", **options: Any
+        self,
+        *,
+        leaders: tuple[int, ...] = (1, 1),
+        start: Offset | None = 0,
+        rack: str = "",
+        unpack: Decode = decode,
+        **options: Any,
     ) -> None:
         self.now_ms = 1000.0
         self.config = ConsumerConfig(**{"auto_offset_reset": "earliest", **options})
-        self.fetching = Fetching(self.config, rack, lambda failures: 10.0 * failures)
+        self.fetching = Fetching(self.config, rack, lambda failures: 10.0 * failures, unpack)
         self.fetching.assign(TopicPartition("orders", index) for index in range(len(leaders)))
         self.lead(*leaders)
         if start is not None:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from tests.client.consuming import FIRST, ID, ONE, SECOND, TWO, Desk, batch, offsets_asked
 from tidelog.client.fetch_sessions import FetchSession, Place
+from tidelog.client.fetching import Decode
 from tidelog.client.records import RecordBatch
 from tidelog.protocol.errors import (
     ConnectionFailed,
@@ -25,6 +26,7 @@ from tidelog.protocol.errors import (
     UnsupportedVersion,
 )
 from tidelog.protocol.messages import EARLIEST, LATEST, EpochEnd, FetchReply, PartitionFetch
+from tidelog.protocol.records import decode, decode_packed
 from tidelog.protocol.types import BrokerId
 
 # ── asking ────────────────────────────────────────────────────────────────────────────────────────────
@@ -505,17 +507,18 @@ def test_a_broker_with_a_session_knows_what_is_wanted(rounds: list[tuple[dict[in
 # ── batches ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def taken() -> RecordBatch:
+def taken(unpack: Decode = decode) -> RecordBatch:
     """Five records at once."""
-    desk = Desk(start=10)
+    desk = Desk(start=10, unpack=unpack)
     desk.answer(desk.asked(), batch(10, 5))
     found = desk.fetching.take(desk.first)
     assert found is not None
     return found
 
 
-def test_a_batch_is_columns_and_records_alike() -> None:
-    found = taken()
+@pytest.mark.parametrize("unpack", [decode, decode_packed])
+def test_a_batch_is_columns_and_records_alike(unpack: Decode) -> None:
+    found = taken(unpack)
     assert [record.offset for record in found] == list(found.offsets) == [10, 11, 12, 13, 14]
     assert [record.value for record in found.records()] == found.values
     assert [record.key for record in found] == found.keys
@@ -525,9 +528,9 @@ def test_a_batch_is_columns_and_records_alike() -> None:
     assert {(record.topic, record.partition) for record in found} == {("orders", 0)}
 
 
-@given(st.integers(1, 6))
-def test_the_parts_of_a_batch_are_the_batch(count: int) -> None:
-    found = taken()
+@given(st.integers(1, 6), st.sampled_from([decode, decode_packed]))
+def test_the_parts_of_a_batch_are_the_batch(count: int, unpack: Decode) -> None:
+    found = taken(unpack)
     part, rest = found.split(count)
     assert [*part.values, *(rest.values if rest else [])] == found.values
     assert part.next_offset == (rest.offset if rest else 15)
