@@ -5,7 +5,8 @@
     parquet    Spark's own reader, in the JVM, over files with the same rows
     kafka      Spark's JVM connector, where it is at hand (`spark_kafka`)
 
-All of them have Kafka's columns with keys of 8 and values of 100 bytes, and as many tasks. The topic is read from one
+All of them have Kafka's columns with keys of 8 and values of 100 bytes, and as many tasks. Values of one length are
+quicker than others (docs/SPARK.md), so beside them there are as many of 60 to 140 bytes. A topic is read from one
 broker, a process of its own, over loopback; what is measured is the wall time of a query on a session that is warm.
 """
 
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 RECORDS = 5_000_000
 TASKS = 4
 TOPIC = "measured"
+VARIED = "varied"
+_LENGTHS: Mapping[str, list[int]] = {TOPIC: [100], VARIED: [60 + n * 37 % 81 for n in range(81)]}
+"""Of values, in turn."""
 _KEYS = 1000
 _CHUNK = 32_768
 
@@ -38,16 +42,17 @@ def _sources() -> tuple[type[Any], type[Any]]:
 
     from tidelog.spark.columns import schema_of  # noqa: PLC0415
 
-    def rows_of(first: int, count: int) -> Iterator[tuple[Any, ...]]:
+    def rows_of(first: int, count: int, topic: str = TOPIC) -> Iterator[tuple[Any, ...]]:
         import datetime as dt  # noqa: PLC0415
 
-        now = dt.datetime.fromtimestamp(1_700_000_000, dt.UTC)
+        now, lengths = dt.datetime.fromtimestamp(1_700_000_000, dt.UTC), _LENGTHS[topic]
         for number in range(first, first + count):
-            yield b"%08d" % (number % 1000), b"%0100d" % number, "measured", 0, number, now, 0
+            value = b"%0*d" % (lengths[number % len(lengths)], number)
+            yield b"%08d" % (number % _KEYS), value, topic, 0, number, now, 0
 
     class Reader(DataSourceReader):
-        def __init__(self, records: int, schema: Any, *, arrow: bool) -> None:
-            self.records, self.schema, self.arrow = records, schema, arrow
+        def __init__(self, records: int, topic: str, schema: Any, *, arrow: bool) -> None:
+            self.records, self.topic, self.schema, self.arrow = records, topic, schema, arrow
 
         def partitions(self) -> list[InputPartition]:
             return [InputPartition(number) for number in range(4)]
@@ -61,7 +66,7 @@ def _sources() -> tuple[type[Any], type[Any]]:
             from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
 
             schema = to_arrow_schema(self.schema, timezone="UTC")
-            columns = zip(*rows_of(0, 32_768), strict=True)
+            columns = zip(*rows_of(0, _CHUNK, self.topic), strict=True)
             made = [pa.array(list(column), kind.type) for column, kind in zip(columns, schema, strict=True)]
             batch = pa.RecordBatch.from_arrays(made, schema=schema)
             while count > 0:
@@ -75,7 +80,8 @@ def _sources() -> tuple[type[Any], type[Any]]:
             return schema_of(headers=False)
 
         def reader(self, schema: Any) -> Reader:
-            return Reader(int(self.options["records"]), schema, arrow=self.arrow)
+            topic = self.options.get("topic", TOPIC)
+            return Reader(int(self.options["records"]), topic, schema, arrow=self.arrow)
 
     class Arrow(Source):
         @classmethod
@@ -105,21 +111,21 @@ class _Frames:
         self.topic().write.parquet(self._files)
         self._kafka = spark_kafka.Kafka(spark, self.topic()) if spark_kafka.at_hand() else None
 
-    def topic(self, schema: str | None = None) -> "DataFrame":
+    def topic(self, schema: str | None = None, name: str = TOPIC) -> "DataFrame":
         from tidelog.spark import read_topic  # noqa: PLC0415
 
         most = self._records // TASKS
-        return read_topic(self._spark, TOPIC, self._bootstrap, maxRecordsPerPartition=most, schema=schema)
+        return read_topic(self._spark, name, self._bootstrap, maxRecordsPerPartition=most, schema=schema)
+
+    def memory(self, source: str, topic: str = TOPIC) -> "DataFrame":
+        return self._spark.read.format(source).options(records=self._records, topic=topic).load()
 
     def all(self) -> Mapping[str, Callable[[], "DataFrame"]]:
-        def load(name: str) -> "DataFrame":
-            return self._spark.read.format(name).option("records", self._records).load()
-
         kafka = {"kafka": self._kafka.read} if self._kafka is not None else {}
         return kafka | {
             "topic": self.topic,
-            "arrow": lambda: load("arrow_in_memory"),
-            "tuples": lambda: load("tuples_in_memory"),
+            "arrow": lambda: self.memory("arrow_in_memory"),
+            "tuples": lambda: self.memory("tuples_in_memory"),
             "parquet": lambda: self._spark.read.parquet(self._files),
         }
 
@@ -152,14 +158,16 @@ def _stream(spark: "SparkSession", bootstrap: str) -> float:
 
 
 async def _fill(cluster: Cluster, records: int) -> None:
-    """Keys of 8 bytes and values of 100."""
+    """Both topics."""
     async with cluster.client() as client:
-        await client.admin.create_topics(NewTopic(TOPIC, TASKS, 1))
+        await client.admin.create_topics(*[NewTopic(topic, TASKS, 1) for topic in _LENGTHS])
         async with client.producer(batch_size=256 << 10) as producer:
-            for first in range(0, records, 100_000):
-                many = range(first, min(first + 100_000, records))
-                values, keys = [b"%0100d" % number for number in many], [b"%08d" % (n % _KEYS) for n in many]
-                await producer.send_many(TOPIC, values, keys, partition=first // 100_000 % TASKS)
+            for topic, lengths in _LENGTHS.items():
+                for first in range(0, records, 100_000):
+                    many = range(first, min(first + 100_000, records))
+                    values = [b"%0*d" % (lengths[n % len(lengths)], n) for n in many]
+                    keys = [b"%08d" % (n % _KEYS) for n in many]
+                    await producer.send_many(topic, values, keys, partition=first // 100_000 % TASKS)
 
 
 @contextmanager
@@ -185,6 +193,8 @@ def _take(number: int, frames: _Frames, spark: "SparkSession", bootstrap: str, r
         count = _read if name in ("parquet", "kafka") else _count
         probes[f"count {name}"] = rate(lambda load=load, count=count: count(load()))  # type: ignore[misc]
         probes[f"aggregation {name}"] = rate(lambda load=load: _aggregate(load()))  # type: ignore[misc]
+    probes["count varied topic"] = rate(lambda: _count(frames.topic(name=VARIED)))
+    probes["count varied arrow"] = rate(lambda: _count(frames.memory("arrow_in_memory", VARIED)))
     probes["two columns"] = rate(lambda: _count(frames.topic("offset bigint, value binary")))
     probes["stream"] = lambda: _stream(spark, bootstrap)
     readings = interleave(number, probes)
@@ -211,6 +221,13 @@ ROWS = (
     Row("aggregation, beside Arrow", _UNIT, "aggregation topic", "aggregation arrow", "arrow", _OF_ARROW),
     Row("aggregation, beside tuples", _UNIT, "aggregation topic", "aggregation tuples", "tuples", _OF_TUPLES),
     Row("aggregation, beside files", _UNIT, "aggregation topic", "aggregation parquet", "parquet"),
+    Row(
+        "all columns, values of 60 to 140 bytes, beside Arrow",
+        _UNIT,
+        "count varied topic",
+        "count varied arrow",
+        "arrow",
+    ),
     beside_kafka("all columns", "count"),
     beside_kafka("aggregation", "aggregation"),
     Row("two columns", _UNIT, "two columns", "count topic", "all columns"),
