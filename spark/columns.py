@@ -193,9 +193,15 @@ def _without_heads(body: bytes, head: bytes) -> pa.Array:
     stride = len(head) + length
     count = len(body) // stride
     whole = pa.Array.from_buffers(pa.binary(stride), count, [None, pa.py_buffer(body)])
-    ends = pc.multiply(_counted(count + 1).cast(pa.int32()), pa.scalar(length, pa.int32()))
     _, entries = pc.binary_slice(whole, len(head)).buffers()
-    return pa.Array.from_buffers(pa.binary(), count, [None, ends.buffers()[1], entries])
+    return pa.Array.from_buffers(pa.binary(), count, [None, _ends(length, _rounded(count)), entries])
+
+
+@lru_cache(maxsize=4)
+def _ends(length: int, count: int) -> pa.Buffer:
+    """Where entries of that length begin and end, of as many or more; kept, as `_many` is."""
+    ends = pc.multiply(_counted(count + 1).cast(pa.int32()), pa.scalar(length, pa.int32()))
+    return ends.buffers()[1]
 
 
 def _unpacked(batch: RecordBatch, which: str) -> list[bytes | None]:
@@ -215,7 +221,18 @@ def _constant(batches: _Batches, value: Callable[[RecordBatch], Any], kind: pa.D
 
 
 def _repeated(value: Any, kind: pa.DataType, count: int) -> pa.Array:
-    return _many(value, kind, 1 << (count - 1).bit_length()).slice(0, count)
+    if count > _KEPT:
+        return pa.repeat(pa.scalar(value, kind), count)
+    return _many(value, kind, _rounded(count)).slice(0, count)
+
+
+def _rounded(count: int) -> int:
+    """Up to a power of two, so that what is kept serves again."""
+    return 1 << (count - 1).bit_length()
+
+
+_KEPT: Final = 2 * ROWS
+"""Rows of a column that is kept: what a batch mostly has, at most."""
 
 
 @lru_cache(maxsize=4)
@@ -273,19 +290,16 @@ def _timestamps(batches: _Batches) -> pa.Array:
     for same, run in groupby(batches, lambda batch: place_of(batch)[0].time is not None):
         some = list(run)
         if same:
-            arrays.append(_times_of(some))
+            ends = pa.array(accumulate(map(len, some)), pa.int32())
+            times = _micros([place_of(batch)[0].time for batch in some])
+            arrays.append(pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends, times)))
         else:
-            times = chain.from_iterable([batch.timestamps_ms for batch in some])
-            arrays.append(pa.array(list(times), pa.int64()))
-    whole = _joined(arrays)
-    return pc.multiply(whole, pa.scalar(1000, pa.int64())).cast(pa.timestamp("us", tz="UTC"))
+            arrays.append(_micros(list(chain.from_iterable([batch.timestamps_ms for batch in some]))))
+    return _joined(arrays).cast(pa.timestamp("us", tz="UTC"))
 
 
-def _times_of(batches: _Batches) -> pa.Array:
-    """Of batches that have a time each."""
-    ends = pa.array(accumulate(map(len, batches)), pa.int32())
-    times = pa.array([place_of(batch)[0].time for batch in batches], pa.int64())
-    return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends, times))
+def _micros(times_ms: Sequence[int | None]) -> pa.Array:
+    return pc.multiply(pa.array(times_ms, pa.int64()), pa.scalar(1000, pa.int64()))
 
 
 def _headers(batches: _Batches) -> pa.Array:
