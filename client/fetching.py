@@ -94,13 +94,7 @@ class Question(NamedTuple):
 class Fetching:
     """All readers of one consumer."""
 
-    def __init__(
-        self,
-        config: ConsumerConfig,
-        rack: str,
-        backoff_ms: Callable[[int], float],
-        unpack: Decode = decode,
-    ) -> None:
+    def __init__(self, config: ConsumerConfig, rack: str, backoff_ms: Callable[[int], float]) -> None:
         self.readers: dict[TopicPartition, Reader] = {}
         self.astray: dict[str, None] = {}
         """Topics of which the metadata is not good enough."""
@@ -108,10 +102,11 @@ class Fetching:
         """What should be logged: positions that were changed by `auto_offset_reset`."""
         self.records = 0
         """How many were read."""
+        self.unpack: Decode = decode
+        """How batches become columns: in another way for who makes other columns of them."""
         self._config = config
         self._rack = rack
         self._backoff_ms = backoff_ms
-        self._unpack = unpack
         self._sizes = AnswerSizes(config.fetch_max_bytes)
         self._sessions: dict[BrokerId, FetchSession] = {}
         self._in_flight: set[BrokerId] = set()
@@ -522,7 +517,7 @@ class Fetching:
     def _decoded(self, reader: Reader, piece: Buffer, at: int) -> RecordBatch | None:
         try:
             header = read_header(piece, at)
-            columns = None if header.is_control or not header.record_count else self._unpack(piece, at)
+            columns = None if header.is_control or not header.record_count else self.unpack(piece, at)
         except TidelogError as error:
             # Fetched again when it is read again: it may have been damaged on the way.
             position = reader.position

@@ -24,7 +24,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from tidelog.client.io.client import Client
-from tidelog.client.io.consumer import Consumer
+from tidelog.client.io.packed import PackedConsumer
 from tidelog.client.options import ConsumerConfig
 from tidelog.client.records import RecordBatch
 from tidelog.protocol.errors import (
@@ -35,7 +35,6 @@ from tidelog.protocol.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from tidelog.protocol.records import decode_packed
 from tidelog.protocol.types import Offset, TopicPartition
 from tidelog.spark.columns import Shaper, bytes_of
 from tidelog.spark.lookup import isolation_of
@@ -75,7 +74,7 @@ class Scan:
         """What has come before its turn."""
         self._early_bytes = 0
         self._client: Client
-        self._consumer: Consumer | None = None
+        self._consumer: PackedConsumer | None = None
         self._batches: AsyncIterator[RecordBatch] | None = None
         self._moved_s = time.monotonic()
         self._asked_s = self._moved_s
@@ -95,7 +94,7 @@ class Scan:
             max_partition_fetch_bytes=4 << 20,
             fetch_max_bytes=8 << 20,
         )
-        self._consumer = await Consumer(self._client, (), config, decode_packed).__aenter__()
+        self._consumer = await PackedConsumer(self._client, config).__aenter__()
         self._assign()
 
     def _assign(self) -> None:

@@ -35,7 +35,6 @@ from tidelog.client.arguments import (
     topics_of,
 )
 from tidelog.client.cluster import Changes
-from tidelog.client.fetching import Decode
 from tidelog.client.hand import Hand
 from tidelog.client.io.alone import Alone
 from tidelog.client.io.fetcher import Fetcher
@@ -49,7 +48,6 @@ from tidelog.client.reader import Reader
 from tidelog.client.records import PartitionPosition, Record, RecordBatch
 from tidelog.protocol.errors import ClientClosed, InvalidRequest, RequestTimedOut
 from tidelog.protocol.messages import EARLIEST, LATEST, OffsetFound
-from tidelog.protocol.records import decode
 from tidelog.protocol.types import NO_OFFSET, Epoch, Offset, TopicPartition
 
 if TYPE_CHECKING:
@@ -73,17 +71,15 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class Consumer:
-    """See the module. Made by `Client.consumer`; `unpack` is for who makes other columns of them, as Spark does."""
+    """See the module. Made by `Client.consumer`."""
 
     _new_hand: type[Hand] = Hand
 
-    def __init__(
-        self, client: "Session", topics: Iterable[str], config: ConsumerConfig, unpack: Decode = decode
-    ) -> None:
+    def __init__(self, client: "Session", topics: Iterable[str], config: ConsumerConfig) -> None:
         names = topics_of(topics)
         self.config = config
         self._client = client
-        self._fetcher = Fetcher(client, config, self._learn, unpack)
+        self._fetcher = Fetcher(client, config, self._learn)
         self._fetching = self._fetcher.fetching
         self._subscription = Subscription(client, config, self._fetcher, self._begin)
         self._hand = self._new_hand(self._fetching)

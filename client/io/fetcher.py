@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from tidelog.client.fetching import FOREVER, Asked, Decode, Fetching, Question
+from tidelog.client.fetching import FOREVER, Asked, Fetching, Question
 from tidelog.client.options import ConsumerConfig
 from tidelog.protocol.errors import ClientClosed, ConnectionFailed, TidelogError, UnknownServerError
 from tidelog.protocol.messages import (
@@ -43,11 +43,9 @@ _HASTY_LOOKS: Final = 30
 class Fetcher:
     """See the module. `learn`: the client knows more about a topic."""
 
-    def __init__(
-        self, client: "Session", config: ConsumerConfig, learn: Callable[[str], None], unpack: Decode
-    ) -> None:
+    def __init__(self, client: "Session", config: ConsumerConfig, learn: Callable[[str], None]) -> None:
         self.config = config
-        self.fetching = Fetching(config, client.config.rack, self._backoff_ms, unpack)
+        self.fetching = Fetching(config, client.config.rack, self._backoff_ms)
         self.arrived = asyncio.Event()
         """Something has come, or has ended: who waits looks again."""
         self.fatal: TidelogError | None = None

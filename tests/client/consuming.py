@@ -62,7 +62,8 @@ class Desk:
     ) -> None:
         self.now_ms = 1000.0
         self.config = ConsumerConfig(**{"auto_offset_reset": "earliest", **options})
-        self.fetching = Fetching(self.config, rack, lambda failures: 10.0 * failures, unpack)
+        self.fetching = Fetching(self.config, rack, lambda failures: 10.0 * failures)
+        self.fetching.unpack = unpack
         self.fetching.assign(TopicPartition("orders", index) for index in range(len(leaders)))
         self.lead(*leaders)
         if start is not None:
