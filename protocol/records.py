@@ -257,8 +257,10 @@ def decode(batch: Buffer, at: int = 0, limit: int = UNCOMPRESSED_MAX) -> Columns
     for column in (values, deltas, keys, gaps):
         if column is not None and len(column) != count:
             raise _corrupt(header, f"a column has {len(column)} entries for {count} records")
+    first = header.base_offset
+    offsets = range(first, first + count) if gaps is None else _offsets(header, gaps)
     packed = bytes(packed_headers)
-    return Columns(header, values, keys, _offsets(header, gaps), deltas, None if packed == NIL else packed)
+    return Columns(header, values, keys, offsets, deltas, None if packed == NIL else packed)
 
 
 def decode_packed(batch: Buffer, at: int = 0, limit: int = UNCOMPRESSED_MAX) -> Columns:
