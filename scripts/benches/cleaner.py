@@ -157,6 +157,6 @@ BENCH = Bench(
         Row("compacted by each of the three at once", "MB/s", "speed"),
     ),
     _begin,
-    rounds_max=3,
+    rounds_max=5,
     also_runs=("tidelog.testing.node", "tidelog.cli.main", "tidelog.storage.io.compacting"),
 )

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import repeat
 from pathlib import Path
 from random import Random
@@ -209,19 +209,23 @@ def _measured(settings: Settings, path: Path, distinct: int) -> Readings:
 def _begin(settings: Settings) -> Iterator[Round]:
     directory = settings.directory / "compaction"
     directory.mkdir()
-
-    def take(number: int) -> Readings:
-        readings: Readings = {}
-        for name in list(CASES) if number % 2 == 0 else reversed(CASES):
-            case = CASES[name]
-            case = case._replace(total=settings.count(case.total, 2_000_000))
-            with _log(directory / "log", case) as path:
-                taken = _measured(settings, path, case.distinct)
-            readings |= {f"{name}: {what}": value for what, value in taken.items()}
-        return readings
-
     try:
-        yield take
+        with ExitStack() as stack:
+            logs = {
+                name: stack.enter_context(
+                    _log(directory / str(at), case._replace(total=settings.count(case.total, 2_000_000)))
+                )
+                for at, (name, case) in enumerate(CASES.items())
+            }
+
+            def take(number: int) -> Readings:
+                readings: Readings = {}
+                for name in list(CASES) if number % 2 == 0 else reversed(CASES):
+                    taken = _measured(settings, logs[name], CASES[name].distinct)
+                    readings |= {f"{name}: {what}": value for what, value in taken.items()}
+                return readings
+
+            yield take
     finally:
         shutil.rmtree(directory)
 
@@ -247,7 +251,7 @@ BENCH = Bench(
     "100-byte records compacted in another process",
     tuple(_rows()),
     _begin,
-    rounds_max=1,
+    rounds_max=5,
     also_runs=("scripts.benches.compaction",),
 )
 

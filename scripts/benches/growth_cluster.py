@@ -274,5 +274,5 @@ def _bench(
 BY_PARTITIONS = _bench(
     "partitions", "10 to 10,000 partitions in the cluster (wall time)", _partition_rows(), _partitions, 1
 )
-BY_RECORDS = _bench("records", "records of 10 B to 1 MB (wall time)", _record_rows(), _records, 3)
-BY_PRODUCERS = _bench("producers", "1 to 64 producers at once (wall time)", _producer_rows(), _producers, 3)
+BY_RECORDS = _bench("records", "records of 10 B to 1 MB (wall time)", _record_rows(), _records, 5)
+BY_PRODUCERS = _bench("producers", "1 to 64 producers at once (wall time)", _producer_rows(), _producers, 5)

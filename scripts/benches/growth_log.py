@@ -158,6 +158,6 @@ BENCH = Bench(
     "logs of 1 to 100 GB, sparse: opened, read at the end, looked up by time (wall time)",
     tuple(_rows()),
     _begin,
-    rounds_max=3,
+    rounds_max=5,
     part_of="growth",
 )
