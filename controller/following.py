@@ -284,13 +284,13 @@ class Following:
             self._silent[controller] = until_s, self._copy.quorum_epoch
 
     async def _try(self, controller: BrokerId) -> bool:
-        """Follow that controller as long as it leads, unless another one is heard to (`look_again`); whether it did."""
+        """Follow that controller as long as it leads; whether it did, or another one was heard to (`look_again`)."""
         try:
             async with asyncio.timeout(None) as self._patience:
                 return await self._try_patiently(controller)
         except TimeoutError:
             self.failures[controller] = "it did not answer until another one was heard to lead"
-            return False
+            return True
         finally:
             self._patience = None
 

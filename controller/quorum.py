@@ -194,10 +194,8 @@ class Quorum:
         self._failed = 0
         self._ended: Epoch = NO_EPOCH
         """The epoch whose leader has said that it leads no more; others may not know yet, and say that it does."""
-        self._gone: Epoch = NO_EPOCH
-        """The epoch whose leader was found gone: who only heard of it once does not bring it back."""
-        self._silent = NO_EPOCH
-        """The epoch whose leader was missed: nor does that bring it back, for others may not have noticed yet."""
+        self._gone = self._silent = NO_EPOCH
+        """The epochs whose leader was found gone, and missed: who only heard of it once does not bring it back."""
         first_ms = 0 if self.voters == (me,) else rng.uniform(0, FIRST_ELECTION_MS)
         self.role: Role = Unattached(now_ms + first_ms)
 
@@ -294,8 +292,7 @@ class Quorum:
             return []
         match role:
             case Follower():
-                # Others may have heard it last at the same moment: not all ask at once, or each votes for itself.
-                self._silent = self.epoch
+                self._silent = self.epoch  # if all who miss it ask at once, each votes for itself
                 self.role = Unattached(now_ms + self._rng.uniform(0, FIRST_ELECTION_MS))
                 return []
             case Unattached():

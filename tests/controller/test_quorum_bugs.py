@@ -61,7 +61,7 @@ BUGS = (
     Bug("the cluster does not matter", "if cluster_id and self.cluster_id and cluster_id", "if False and cluster_id"),
     Bug("anybody is addressed", "if voter_id != self.me or directory_id not in {None, self._directory_id}:", "if False:"),
     Bug("the configuration has other voters", "if named is not None and {*named} != {*self.voters}:", "if False:"),
-    Bug("all who miss it ask at once", "self._silent = self.epoch\n                self.role = Unattached(now_ms + self._rng.uniform(0, FIRST_ELECTION_MS))\n                return []", "return self._ask(now_ms, log)"),
+    Bug("all who miss it ask at once", "self._silent = self.epoch  # if all who miss it ask at once, each votes for itself\n                self.role = Unattached(now_ms + self._rng.uniform(0, FIRST_ELECTION_MS))\n                return []", "return self._ask(now_ms, log)"),
     Bug("hearsay brings back a leader that was missed", "epoch not in {self._ended, self._gone, self._silent}:", "epoch not in {self._ended, self._gone}:"),
     Bug("who leads is told once", "return [Send(voter, self._begin(voter)) for voter in self._untold(role)]", "return []"),
     Bug("a leader never gives up", "return [latest[others - 1] + self._config.check_quorum_ms] if others else []", "return []"),
