@@ -270,13 +270,11 @@ class TopicLanes:
 
     def move_on(self, rng: Random, *, anew: bool = False) -> None:
         """Records without keys go to another partition; `anew`: leaders or partitions are others than before."""
-        leaders = [lane.leader for lane in self.lanes] if anew or not self._next else []
-        if leaders:
-            self._next = a_round(leaders, rng)
+        if anew or not self._next:
+            self._next = a_round([lane.leader for lane in self.lanes], rng)
         index = self._next.pop()
-        if (
-            self._next and not anew and self.lanes[index] is self.sticky
-        ):  # the last of one round, the first of the next
+        if not anew and self._next and self.lanes[index] is self.sticky:
+            # It was the last of one round and would be the first of the next.
             self._next.insert(0, index)
             index = self._next.pop()
         self.sticky = self.lanes[index]
@@ -354,10 +352,11 @@ class Accumulator(Generic[H]):
             if lane.leader != leader:
                 moved.append(lane)
             lane.leader, lane.leader_epoch = leader, epoch
-        for lane in topic.lanes[len(leading) :]:  # the topic was made anew, with fewer
+        gone = topic.lanes[len(leading) :]  # the topic was made anew, with fewer
+        for lane in gone:
             lane.leader = NO_BROKER
         del topic.lanes[len(leading) :]
-        if topic.lanes and (moved or name not in self.topics or topic.sticky not in topic.lanes):
+        if topic.lanes and (moved or gone or name not in self.topics):
             self.topics[name] = topic
             topic.move_on(self._rng, anew=True)
         return moved

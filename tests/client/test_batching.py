@@ -50,6 +50,20 @@ def test_a_burst_of_full_batches_is_one_request() -> None:
     assert len(first.batches) == TOGETHER
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_records_without_keys_never_go_to_a_partition_that_is_gone(seed: int) -> None:
+    desk = Desk(leaders=(1,) * 6, batch_size=100, buffer_memory=100_000)
+    for _ in range(seed):
+        desk.put(b"x" * 90, partition=None)
+        desk.accumulator.hold(back=False)
+    desk.lead(1, 1)
+    found = set()
+    for _ in range(8):
+        found.add(desk.put(b"x" * 90, partition=None).lane.index)
+        desk.accumulator.hold(back=False)
+    assert found == {0, 1}
+
+
 def test_the_same_key_goes_to_the_same_partition() -> None:
     desk = Desk(leaders=(1, 1, 1))
     assert len({desk.put(key=b"k", partition=None).lane.index for _ in range(9)}) == 1

@@ -31,6 +31,8 @@ MEMBER_PORT: Final = 9092
 FAST: Final = (0.02, 5.0)
 
 SESSION_MS: Final = 1500
+BEAT_S: Final = 0.2
+"""The pause between two heartbeats of a member."""
 FETCH_MS: Final = 300
 QUORUM: Final = QuorumConfig(election_timeout_ms=200, fetch_timeout_ms=FETCH_MS)
 FOLLOWING: Final = FollowingConfig(
@@ -167,7 +169,7 @@ class Controllers:
             with suppress(TidelogError):
                 await self.join(member)
                 while not (await self.beat(member)).error:  # noqa: ASYNC110 -- what a broker does
-                    await asyncio.sleep(0.2)
+                    await asyncio.sleep(BEAT_S)
             await asyncio.sleep(0.05)
 
     async def join(self, member: Member) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.controller.nodes import Member, sessions_of
-from tests.simulation.controllers import FAST, FETCH_MS, PORT, QUORUM, SESSION_MS, Controllers
+from tests.simulation.controllers import BEAT_S, FAST, FETCH_MS, PORT, QUORUM, SESSION_MS, Controllers
 from tests.simulation.controllers_witness import Placed, batches
 from tidelog.controller.following import FollowingConfig
 from tidelog.controller.quorum import QuorumConfig
@@ -418,7 +418,8 @@ def test_a_stopped_broker_is_fenced_by_its_lease_only(world: World) -> None:
     quorum = settled(world)
     quorum.run_for(FETCH_S + 1.1 * SESSION_S)
     quorum.member_hosts[ONE].stop()
-    quorum.run_for(0.9 * SESSION_S)  # the lease began with its last heartbeat, a little before
+    # A session and a tenth from its last heartbeat, which was a beat and its way before this at the most.
+    quorum.run_for(1.1 * SESSION_S - 1.1 * BEAT_S)
     assert not is_fenced(quorum, ONE)
     quorum.until(lambda: is_fenced(quorum, ONE), 1)
     assert quorum.leader.fenced_fast == []
