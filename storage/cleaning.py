@@ -263,3 +263,32 @@ class Pace:
         if ahead < 0:
             self._since_s, self._done = now_s, float(total_bytes)
         return max(ahead, 0.0)
+
+
+WORK_S: Final = 0.001
+"""How long is worked at a stretch where others want the core as well."""
+ASKED_S: Final = 0.1
+"""For how long it is believed that they still do."""
+
+
+@dataclass(slots=True)
+class Courtesy:
+    """Whoever was asked for the core rests as long as it works, until nobody has asked for a while (ADR 104).
+
+    To stand back in the kernel's queue is not enough: who wakes up waits for a slice of a millisecond to end, or for
+    the other half of the core, and an acknowledgement wakes four processes one after the other.
+    """
+
+    _worked_s: float
+    _asked: int
+    _until_s: float = 0.0
+
+    def rest_s(self, worked_s: float, asked: int, now_s: float) -> float:
+        """What to wait now: after so much work in all, and having had to give up the core so often."""
+        work_s = worked_s - self._worked_s
+        if work_s < WORK_S:
+            return 0.0
+        if asked > self._asked:
+            self._until_s = now_s + ASKED_S
+        self._worked_s, self._asked = worked_s, asked
+        return work_s if now_s < self._until_s else 0.0

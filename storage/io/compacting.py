@@ -9,12 +9,13 @@ Both ways go frames: a length of four bytes and msgpack. What it keeps true:
 * The child decides nothing: it reads sealed segments and writes `.cleaned` files. However it ends, the log is what it was.
 * It does not outlive its parent: its stdin ends with that, and then it ends at once.
 * Nothing here waits for it: pipes are read and written as far as they go, and a child that is given up is killed.
-* It is patient (`NICE`): whoever produces or consumes gets the cores first. And what it writes it flushes as it goes, so
-  that the flush that puts a segment in its place finds little left to do.
+* It is patient (`NICE`, `Courtesy`): whoever produces or consumes gets the cores first. And what it writes it flushes as
+  it goes, so that the flush that puts a segment in its place finds little left to do.
 """
 
 import logging
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -30,7 +31,17 @@ import msgspec
 
 from tidelog.protocol.errors import DamagedLog, StorageError, TidelogError
 from tidelog.protocol.types import Offset
-from tidelog.storage.cleaning import Cleaned, Outcome, Pace, Plan, Refused, Said, decode_said, encode_said
+from tidelog.storage.cleaning import (
+    Cleaned,
+    Courtesy,
+    Outcome,
+    Pace,
+    Plan,
+    Refused,
+    Said,
+    decode_said,
+    encode_said,
+)
 from tidelog.storage.compaction import Compactor
 from tidelog.storage.files import Directory
 from tidelog.storage.io.disk import open_directory
@@ -50,6 +61,8 @@ _LENGTH: Final = Layout(">I")
 _READ: Final = 64 << 10
 _DEATH_S: Final = 10.0
 """How long a process that was killed may take to be gone."""
+_BEGIN: Final = f"import os; os.nice({NICE}); from {__name__} import main; main()"
+"""It stands back before it reads its modules: three brokers of one machine begin at one moment."""
 _SRC: Final = str(Path(__file__).resolve().parents[2])
 
 
@@ -96,7 +109,7 @@ class _Child:
     def __init__(self) -> None:
         paths = os.environ.get("PYTHONPATH", "")
         self._process = subprocess.Popen(  # noqa: S603 -- this interpreter, with a module of ours
-            (sys.executable, "-m", __name__),
+            (sys.executable, "-c", _BEGIN),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
@@ -245,7 +258,6 @@ def _error_of(refused: Refused) -> Exception:
 
 def main() -> None:
     """Carry out jobs until stdin ends."""
-    os.nice(NICE)
     jobs: SimpleQueue[Job] = SimpleQueue()
     threading.Thread(target=_listen, args=(jobs,), name="jobs", daemon=True).start()
     while True:
@@ -267,7 +279,7 @@ def carried_out(job: Job) -> Iterator[Cleaned | Outcome | Refused]:
     compactor: Compactor | None = None
     try:
         compactor = Compactor(open_directory(job.path), job.plan)
-        pace, flushed = Pace(job.bytes_per_second), 0
+        pace, courtesy, flushed = Pace(job.bytes_per_second), Courtesy(*_used()), 0
         for said in compactor.steps():
             if said is not None:
                 yield said
@@ -277,6 +289,9 @@ def carried_out(job: Job) -> Iterator[Cleaned | Outcome | Refused]:
             pause_s = pace.pause_s(compactor.moved_bytes, time.monotonic())
             if pause_s >= _PAUSE_S:
                 time.sleep(pause_s)
+            rest_s = courtesy.rest_s(*_used(), time.monotonic())
+            if rest_s:
+                time.sleep(rest_s)
     except OSError as error:
         if compactor is not None:
             compactor.abandon()
@@ -287,12 +302,14 @@ def carried_out(job: Job) -> Iterator[Cleaned | Outcome | Refused]:
         yield Refused(str(error), 0, error.code)
 
 
+def _used() -> tuple[float, int]:
+    """How long this process has worked, and how often it had to give up the core."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime, used.ru_nivcsw
+
+
 def _say(content: bytes) -> None:
     left = memoryview(_framed(content))
     with suppress(BrokenPipeError):  # then stdin ends as well
         while left:
             left = left[os.write(1, left) :]
-
-
-if __name__ == "__main__":
-    main()

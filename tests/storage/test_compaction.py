@@ -425,6 +425,16 @@ def test_a_pace_is_kept_and_idle_time_is_not_saved_up() -> None:
     assert pace.pause_s(1500, 9.0) == pytest.approx(1.0)
 
 
+def test_who_was_asked_for_the_core_rests_as_long_as_it_works_for_a_while() -> None:
+    courtesy = cleaning.Courtesy(5.0, 7)
+    assert courtesy.rest_s(5.004, 7, 1.0) == 0, "nobody asked"
+    assert courtesy.rest_s(5.0045, 8, 1.01) == 0, "too little work to be in the way"
+    assert courtesy.rest_s(5.006, 8, 1.02) == pytest.approx(0.002)
+    assert courtesy.rest_s(5.009, 8, 1.11) == pytest.approx(0.003), "they may still want it"
+    assert courtesy.rest_s(5.012, 8, 1.13) == 0
+    assert courtesy.rest_s(5.014, 9, 1.14) == pytest.approx(0.002)
+
+
 def test_the_map_takes_what_it_was_given_and_no_more() -> None:
     """By what the interpreter says of its own objects, also while a table grows."""
     for memory in (1 << 12, 1 << 16, 1 << 20, 1 << 23):
