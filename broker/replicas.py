@@ -265,6 +265,10 @@ class Replicas:
             for partition in self.partitions.values():
                 partition.log.reconfigure(self._config_of(partition.name.topic))
 
+    def batch_bytes_max(self, topic: str) -> int:
+        """The largest batch that this broker takes for a topic as it leads it; 0: nobody has said."""
+        return self._config_of(topic).max_message_bytes if self._config_of is not None else 0
+
     def probe(self, now_ms: int, wall_ms: int) -> None:
         """Look whether a disk that was full has room again, and make what could not be made; once a second."""
         full = [each for each in self.partitions.values() if each.log.is_full and each.offline is None]

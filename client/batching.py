@@ -16,9 +16,11 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import Generic, TypeVar, cast
 
-from tidelog.client.partitioning import TOGETHER, Hashes, a_round
+from tidelog.client.partitioning import STEP_BYTES, TOGETHER, Hashes, a_round
+from tidelog.client.sizes import RECORD_OVERHEAD, GivenHeaders, plain, size_of
+from tidelog.protocol.batch import HEADER_SIZE
 from tidelog.protocol.errors import InvalidRecord, MessageTooLarge, TidelogError, UnknownTopicOrPartition
 from tidelog.protocol.records import decode, encode
 from tidelog.protocol.types import (
@@ -33,13 +35,8 @@ from tidelog.protocol.types import (
     TopicId,
 )
 
-RECORD_OVERHEAD: Final = 6
-"""What a record takes in a batch besides its key, value and headers, about."""
-
 H = TypeVar("H")
 """What who appends a record is given: the batch and the record's place in it."""
-
-GivenHeaders = Sequence[tuple[str, bytes | None]]
 
 
 class Batch:
@@ -90,9 +87,9 @@ class Batch:
         """The wall clock: from `starts[i]` on records have `times[i]`."""
         self.clock_ms = -1
         self.room = room
-        """How many bytes more it takes while it is open."""
+        """How many bytes more it takes while it is open, before it has to be given more room."""
         self.size = room
-        """How many bytes it counts for; while it is open, what it began with as `room`."""
+        """How many bytes it counts for: while it is open, all the room that it was given."""
         self.count = 0
         """How many records, once it is closed."""
         self.opened_ms = opened_ms
@@ -257,9 +254,12 @@ class Lane:
 class TopicLanes:
     """A topic's partitions, as far as they are known."""
 
-    __slots__ = ("_next", "lanes", "name", "sticky", "topic_id")
+    __slots__ = ("_next", "_together", "batch_size", "lanes", "name", "sticky", "topic_id")
 
-    def __init__(self, name: str, topic_id: TopicId) -> None:
+    def __init__(self, name: str, topic_id: TopicId, together: int) -> None:
+        self._together = together
+        self.batch_size = 0
+        """How large its batches may become."""
         self.name = name
         self.topic_id = topic_id
         self.lanes: list[Lane] = []
@@ -271,7 +271,7 @@ class TopicLanes:
     def move_on(self, rng: Random, *, anew: bool = False) -> None:
         """Records without keys go to another partition; `anew`: leaders or partitions are others than before."""
         if anew or not self._next:
-            self._next = a_round([lane.leader for lane in self.lanes], rng)
+            self._next = a_round([lane.leader for lane in self.lanes], rng, self._together)
         index = self._next.pop()
         if not anew and self._next and self.lanes[index] is self.sticky:
             # It was the last of one round and would be the first of the next.
@@ -319,7 +319,7 @@ class Accumulator(Generic[H]):
         """See `hold`."""
         self._taking = self.topics
         self._filled = 0
-        """How many batches have become full since others could run."""
+        """How many steps of batches have become full since others could run."""
         self.waiting = 0
         self.stale = True
         """Whether time has passed since the wall clock was read."""
@@ -338,12 +338,23 @@ class Accumulator(Generic[H]):
 
     # ── what is known of the cluster ──────────────────────────────────────────────────────────────
 
-    def learn(self, name: str, topic_id: TopicId, leading: Sequence[tuple[BrokerId, Epoch]]) -> list[Lane]:
-        """Who leads the topic's partitions now; the lanes whose leader is another one than before."""
+    def learn(
+        self,
+        name: str,
+        topic_id: TopicId,
+        leading: Sequence[tuple[BrokerId, Epoch]],
+        batch_bytes_max: int = 0,
+    ) -> list[Lane]:
+        """Who leads the topic's partitions now, and what they take; the lanes whose leader is another one than before."""
         topic = self.topics.get(name)
         if topic is None:
-            topic = TopicLanes(name, topic_id)
+            steps = max(self._batch_size // STEP_BYTES, 1)
+            topic = TopicLanes(name, topic_id, max(TOGETHER // steps, 1))
         topic.topic_id = topic_id
+        topic.batch_size = self._batch_size
+        if batch_bytes_max:
+            sure = batch_bytes_max - batch_bytes_max // 64 - HEADER_SIZE
+            topic.batch_size = max(min(self._batch_size, sure), 1)
         moved = []
         for index, (leader, epoch) in enumerate(leading):
             if index == len(topic.lanes):
@@ -404,7 +415,7 @@ class Accumulator(Generic[H]):
             else:
                 lane = topic.lanes[self._hashes[key or b""] % len(topic.lanes)]
         if timestamp_ms is not None or headers:
-            size += _size_of(timestamp_ms, headers or ())
+            size += size_of(timestamp_ms, headers or ())
         batch = lane.open
         if batch is None or batch.room < size or batch.clock_ms != self._wall_ms:
             batch = self._ready(lane, size, sticky=key is None and partition is None)
@@ -444,13 +455,19 @@ class Accumulator(Generic[H]):
     def filled(self, lane: Lane) -> None:
         """Nothing more fits into the lane's open batch; after a few of them it is time to let others run."""
         self.close(lane)
-        self._filled += 1
-        if self._filled == TOGETHER:
+        self._steps(1)
+
+    def _steps(self, count: int) -> None:
+        self._filled += count
+        if self._filled >= TOGETHER and not self.held:
             self.hold(back=True)
 
     def room_in(self, lane: Lane) -> int:
         """How many bytes go into the lane's open batch, or into the one that would be opened."""
-        return self._batch_size if lane.open is None else lane.open.room
+        batch, most = lane.open, lane.topic.batch_size
+        if batch is None:
+            return most
+        return batch.room + max(min(most - batch.size, self.room), 0)
 
     def check_size(self, size: int, name: str) -> None:
         """Refuse a record that can never be sent."""
@@ -494,7 +511,7 @@ class Accumulator(Generic[H]):
         `sticky`: any partition will do, so when this one's batch is full the next one's is filled.
         """
         batch = lane.open
-        if batch is not None and batch.room < size:
+        if batch is not None and batch.room < size and not self._grows(batch, size):
             self.check_size(size, lane.topic.name)
             self.filled(lane)
             if sticky:
@@ -513,9 +530,9 @@ class Accumulator(Generic[H]):
         return batch
 
     def _open(self, lane: Lane, size: int) -> Batch | None:
-        """A new batch; its whole room is taken now, and what is left of it given back when it is closed."""
+        """A new batch; it is given room step by step, and what is left of that is given back when it is closed."""
         self.check_size(size, lane.topic.name)
-        room = max(self._batch_size, size)
+        room = max(min(lane.topic.batch_size, STEP_BYTES), size)
         if room > self.room:
             self._squeeze()
             if room > self.room:
@@ -523,6 +540,7 @@ class Accumulator(Generic[H]):
         if lane.open is not None:
             self.close(lane)
         self.room -= room
+        self._steps((room - 1) // STEP_BYTES)
         now_ms = self._now_ms()
         self._number += 1
         batch = Batch(lane, self._number, room, now_ms, now_ms + self._delivery_timeout_ms)
@@ -531,6 +549,19 @@ class Accumulator(Generic[H]):
         self.outstanding[batch] = None
         self._wake()
         return batch
+
+    def _grows(self, batch: Batch, size: int) -> bool:
+        """Whether an open batch may take so much more; it is given the room."""
+        lacking = size - batch.room
+        left = min(batch.lane.topic.batch_size - batch.size, self.room)
+        if lacking > left:
+            return False
+        more = min(max(lacking, STEP_BYTES), left)
+        self.room -= more
+        batch.room += more
+        batch.size += more
+        self._steps(-(-more // STEP_BYTES))
+        return True
 
     def _squeeze(self) -> None:
         """Close all batches, for what they have taken and do not need."""
@@ -542,37 +573,3 @@ class Accumulator(Generic[H]):
         """The clock has to be read again."""
         self.stale = True
         self._wall_ms = -2  # no batch is marked with it
-
-
-def plain(column: object, what: str) -> tuple[bytes | None, int]:
-    """A value that is no plain bytes, as bytes; refused where it is none at all."""
-    if column is None:
-        return None, RECORD_OVERHEAD
-    if isinstance(column, bytes | bytearray | memoryview):
-        plain = bytes(column)
-        return plain, len(plain) + RECORD_OVERHEAD
-    raise InvalidRecord(f"a record's {what} is bytes or None, not {type(column).__name__}")
-
-
-def _size_of(timestamp_ms: object, headers: Sequence[Any]) -> int:
-    """What they take; refused now, when only this record is refused with them."""
-    if timestamp_ms is not None and not (type(timestamp_ms) is int and 0 <= timestamp_ms < 2**63):
-        raise InvalidRecord(f"a record's time is milliseconds since 1970, not {timestamp_ms!r}")
-    size = 0
-    for header in headers:
-        if (
-            len(header) != 2
-            or not (isinstance(header[0], str) and _is_text(header[0]))
-            or not (header[1] is None or type(header[1]) is bytes)
-        ):
-            raise InvalidRecord(f"a header is a pair of text, and bytes or None, not {header!r}")
-        size += len(header[0]) + len(header[1] or b"") + RECORD_OVERHEAD
-    return size
-
-
-def _is_text(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -60,6 +60,8 @@ class Topic(NamedTuple):
     internal: bool
     shown_at: Offset
     """How much of the metadata log the newest answer reflected that showed it."""
+    batch_bytes_max: int = 0
+    """The largest batch that its leaders take; 0: the broker did not say."""
 
 
 class Absent(NamedTuple):
@@ -222,7 +224,9 @@ class Cluster:
         partitions += [_partition(new, offset) for new in told.partitions[len(partitions) :]]
         shown_at = max(offset, known.shown_at) if known is not None else offset
         self.names[topic_id] = name
-        self.topics[name] = Topic(name, topic_id, tuple(partitions), told.internal, shown_at)
+        self.topics[name] = Topic(
+            name, topic_id, tuple(partitions), told.internal, shown_at, told.batch_bytes_max
+        )
 
     def _gone_by(self, shown: set[str], offset: Offset) -> list[str]:
         gone = [name for name, topic in self.topics.items() if name not in shown and topic.shown_at <= offset]
@@ -240,7 +244,7 @@ class Cluster:
 def topic_of(told: TopicMetadata, offset: Offset) -> Topic:
     """A topic as one answer shows it, whatever else is known."""
     partitions = tuple(_partition(one, offset) for one in told.partitions)
-    return Topic(told.name, told.topic_id or b"", partitions, told.internal, offset)
+    return Topic(told.name, told.topic_id or b"", partitions, told.internal, offset, told.batch_bytes_max)
 
 
 def _partition(told: PartitionMetadata, offset: Offset) -> Partition:

@@ -11,8 +11,9 @@ from operator import add
 from types import NoneType
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from tidelog.client.batching import RECORD_OVERHEAD, Accumulator, Batch, TopicLanes, plain
+from tidelog.client.batching import Accumulator, Batch, TopicLanes
 from tidelog.client.records import Landed, Run
+from tidelog.client.sizes import RECORD_OVERHEAD, plain
 from tidelog.protocol.errors import InvalidRecord, TidelogError
 
 Column: TypeAlias = list[bytes | None]

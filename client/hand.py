@@ -12,12 +12,16 @@ What it keeps true:
 """
 
 from collections.abc import Collection, Iterator
+from typing import Final
 
 from tidelog.client.fetching import Fetching
 from tidelog.client.reader import Reader
 from tidelog.client.records import Record, RecordBatch
 from tidelog.protocol.batch import read_header
 from tidelog.protocol.types import NO_OFFSET, NO_TIMESTAMP, Offset, TopicPartition
+
+ONE_BY_ONE: Final = 2000
+"""So many records are given one by one before others of the loop may have a turn: a millisecond's worth, about."""
 
 
 class Hand:
@@ -153,7 +157,7 @@ class Hand:
         if record is not None:
             return record
         self.reading = self.last = None
-        taken = self._take()
+        taken = self._take(ONE_BY_ONE)
         if taken is None:
             return None
         self.reading = taken

@@ -22,8 +22,8 @@ class ProducerConfig:
     """Who must have a record before it counts as written: nobody (0), its leader (1), every replica in sync ("all")."""
     enable_idempotence: bool | None = option(None)
     """Whether a repeated record is written once, in order. None: yes with `acks="all"`, which it needs."""
-    batch_size: int = option(65_536, low=1, high=_I31)
-    """How many bytes of one partition travel together at most. More gives throughput, less gives nothing."""
+    batch_size: int = option(1_000_000, low=1, high=_I31)
+    """How many bytes of one partition travel together at most, and never more than its topic takes."""
     linger_ms: float = option(5, low=0, high=_I31)
     """How long records wait for company, but only while the broker is busy with others: an idle one is sent to at once."""
     buffer_memory: int = option(64 << 20, low=1)

@@ -15,8 +15,10 @@ from tidelog.protocol.types import NO_BROKER, BrokerId
 _SEED: Final = 0x9747B28C
 _M: Final = 0x5BD1E995
 _MASK: Final = 0xFFFFFFFF
+STEP_BYTES: Final = 65_536
+"""A batch takes room of so much at a time."""
 TOGETHER: Final = 4
-"""So many batches are filled before any is sent: a request that carries four costs little more than one with one."""
+"""So many steps are filled before any is sent: a request that carries four small batches costs little more than one."""
 HASHES_KEPT: Final = 32_768
 """How many keys' hashes are remembered: hashing a key costs thirty times a look-up."""
 
@@ -53,8 +55,8 @@ def partition_of(key: bytes, partitions: int) -> int:
     return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 
-def a_round(leaders: Sequence[BrokerId], rng: Random) -> list[int]:
-    """In which order partitions are filled: each once, and those of one leader by `TOGETHER`, so that one request takes them.
+def a_round(leaders: Sequence[BrokerId], rng: Random, together: int) -> list[int]:
+    """In which order partitions are filled: each once, and so many of one leader together, for one request to take them.
 
     Partitions without a leader are left out, unless no partition has one.
     """
@@ -66,6 +68,6 @@ def a_round(leaders: Sequence[BrokerId], rng: Random) -> list[int]:
     runs: list[list[int]] = []
     for indexes in by_leader.values():
         rng.shuffle(indexes)
-        runs += [indexes[at : at + TOGETHER] for at in range(0, len(indexes), TOGETHER)]
+        runs += [indexes[at : at + together] for at in range(0, len(indexes), together)]
     rng.shuffle(runs)
     return [index for run in runs for index in run]

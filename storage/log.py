@@ -202,6 +202,7 @@ class Log(Readable):
         if header.length + 12 > max_bytes:
             raise MessageTooLarge(
                 f"{self.directory.path}: a batch of {header.size} bytes, {max_bytes} is the most"
+                + (" (max.message.bytes)" if max_bytes < MAX_BATCH_BYTES else "")
             )
         check_body(batch, header, at)
         return header

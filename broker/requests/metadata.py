@@ -37,12 +37,12 @@ def metadata(context: Context, incoming: Incoming) -> None:
     """Describe the brokers that are alive, at the addresses of the listener that asks, and the topics that are asked for."""
     request, image = cast("Metadata", incoming.message), context.image
     if request.all_topics:
-        topics = [_topic(image, topic) for topic in image.topics.values()]
+        topics = [_topic(context, topic) for topic in image.topics.values()]
     else:
-        topics = [_by_name(image, name) for name in request.names]
+        topics = [_by_name(context, name) for name in request.names]
         if request.allow_create and flag(image.configs, CLUSTER, "", AUTO_CREATE):
             _create(context, [name for name in request.names if name not in image.topic_ids])
-        topics += [_by_id(image, topic_id) for topic_id in request.ids]
+        topics += [_by_id(context, topic_id) for topic_id in request.ids]
     incoming.reply(
         MetadataReply(
             cluster_id=image.cluster_id.hex() if image.cluster_id is not None else "",
@@ -79,27 +79,29 @@ def _create(context: Context, names: list[str]) -> None:
     context.ask_controller(build, CREATE_MS, told)
 
 
-def _by_name(image: Image, name: str) -> TopicMetadata:
-    topic_id = image.topic_ids.get(name)
+def _by_name(context: Context, name: str) -> TopicMetadata:
+    topic_id = context.image.topic_ids.get(name)
     if topic_id is None:
         return TopicMetadata(UnknownTopicOrPartition.code, f"there is no topic {name!r}", name)
-    return _topic(image, image.topics[topic_id])
+    return _topic(context, context.image.topics[topic_id])
 
 
-def _by_id(image: Image, topic_id: bytes) -> TopicMetadata:
-    topic = image.topics.get(topic_id)
+def _by_id(context: Context, topic_id: bytes) -> TopicMetadata:
+    topic = context.image.topics.get(topic_id)
     if topic is None:
         return TopicMetadata(UnknownTopicId.code, f"no topic has the id {topic_id.hex()}", topic_id=topic_id)
-    return _topic(image, topic)
+    return _topic(context, topic)
 
 
-def _topic(image: Image, topic: TopicState) -> TopicMetadata:
+def _topic(context: Context, topic: TopicState) -> TopicMetadata:
+    image = context.image
     states = (image.partitions[topic.id, index] for index in range(topic.partitions))
     return TopicMetadata(
         name=topic.name,
         topic_id=topic.id,
         partitions=tuple(_partition(image, state) for state in states),
         internal=topic.name.startswith("__"),
+        batch_bytes_max=context.replicas.batch_bytes_max(topic.name),
     )
 
 

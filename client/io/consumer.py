@@ -35,7 +35,7 @@ from tidelog.client.arguments import (
     topics_of,
 )
 from tidelog.client.cluster import Changes
-from tidelog.client.hand import Hand
+from tidelog.client.hand import ONE_BY_ONE, Hand
 from tidelog.client.io.alone import Alone
 from tidelog.client.io.fetcher import Fetcher
 from tidelog.client.io.group_offsets import ToCommit, commits
@@ -54,10 +54,8 @@ if TYPE_CHECKING:
     from tidelog.client.io.session import Session
 
 
-_BREATH: Final = 2000
-"""After so many records others of the loop have a turn, though more is here: a millisecond's worth, about."""
 _BREATH_COLUMNS: Final = 10_000
-"""The same of records that nobody makes objects of."""
+"""After so many records that nobody makes objects of others of the loop have a turn, though more is here."""
 
 
 _NAMED: Final = 5
@@ -510,7 +508,7 @@ class Consumer:
             self._hand.made_room = False
             self._fetcher.stir()
 
-    async def _breathe(self, after: int = _BREATH) -> None:
+    async def _breathe(self, after: int = ONE_BY_ONE) -> None:
         """Let others have their turn, though there is enough to go on: by itself nothing here would wait."""
         if self._hand.taken >= after:
             self._hand.taken = 0

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from tidelog.client.batching import GivenHeaders
 from tidelog.client.io.loop_thread import LoopThread
 from tidelog.client.io.producer import Delivery as Accepted
 from tidelog.client.io.producer import Producer
 from tidelog.client.options import ProducerConfig
 from tidelog.client.records import RecordMetadata
+from tidelog.client.sizes import GivenHeaders
 from tidelog.protocol.errors import ClientClosed, DeliveryError, RequestTimedOut, TidelogError
 
 if TYPE_CHECKING:

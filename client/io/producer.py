@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar
 
 from msgspec import Struct
 
-from tidelog.client.batching import Batch, GivenHeaders, TopicLanes
+from tidelog.client.batching import Batch, TopicLanes
 from tidelog.client.cluster import Partition, Topic
 from tidelog.client.columns import Columns
 from tidelog.client.io.sender import Sender
 from tidelog.client.io.session import INTERRUPTED_S, interrupted
 from tidelog.client.options import ProducerConfig
 from tidelog.client.records import Landed, RecordMetadata
+from tidelog.client.sizes import GivenHeaders
 from tidelog.protocol.errors import ClientClosed, DeliveryError, InvalidRequest, RequestTimedOut, Unsupported
 
 if TYPE_CHECKING:

@@ -330,7 +330,7 @@ class Sender(Generic[H]):
             topic = self._client.cluster.topics.get(name)
             if topic is not None and topic.partitions:
                 leading = [(each.leader, each.leader_epoch) for each in topic.partitions]
-                self.sending.learn(name, topic.id, leading, now_ms)
+                self.sending.learn(name, topic.id, leading, now_ms, topic.batch_bytes_max)
         self.wake()
 
 

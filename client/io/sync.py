@@ -27,7 +27,6 @@ from threading import Lock
 from types import TracebackType
 from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Self, TypeVar
 
-from tidelog.client.batching import GivenHeaders
 from tidelog.client.cluster import Partition
 from tidelog.client.config import ClientConfig, from_options
 from tidelog.client.hand import Hand
@@ -40,6 +39,7 @@ from tidelog.client.io.loop_thread import LoopThread
 from tidelog.client.io.session import INTERRUPTED_S, interrupted
 from tidelog.client.options import ConsumerConfig, ProducerConfig
 from tidelog.client.records import Landed, Record, RecordBatch, RecordMetadata
+from tidelog.client.sizes import GivenHeaders
 from tidelog.protocol.errors import ClientClosed, TidelogError
 from tidelog.protocol.types import Offset, TopicPartition
 

@@ -19,6 +19,7 @@ from tidelog.protocol.messages.shapes import (
     Port,
     Reply,
     Request,
+    Size,
     Text,
     TopicId,
     TopicName,
@@ -93,6 +94,9 @@ class TopicMetadata(Entry, frozen=True):
 
     internal: Flag = False
     """Whether the cluster keeps its own books in it."""
+
+    batch_bytes_max: Size = 0
+    """The largest batch that its leaders take (`max.message.bytes`); 0: this broker does not say."""
 
 
 class MetadataReply(Reply, frozen=True, tag=16):

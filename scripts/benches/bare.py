@@ -27,10 +27,13 @@ import msgspec
 from crc32c import crc32c
 from scripts.benches.servers import say, until_stdin_ends
 
+from tidelog.client.options import ProducerConfig
 from tidelog.protocol.io import run
 
 HOST: Final = "127.0.0.1"
 FETCH_BYTES: Final = 1 << 20
+BATCH_BYTES: Final = ProducerConfig().batch_size
+"""As the product's, where that is told nothing else."""
 IN_FLIGHT: Final = 15
 """As many as the product has with three leaders."""
 _HEAD: Final = Struct(">IBqI")
@@ -329,11 +332,11 @@ async def measure(
     found: dict[str, float] = {}
     many, calls, pieces = count(500_000, 2000), count(500, 5), count(100_000, 1000)
     async with Bare(port) as one:
-        found["bare columns"] = await one.columns(small, many, 65_536) / 1e6
+        found["bare columns"] = await one.columns(small, many, BATCH_BYTES) / 1e6
         # Read before there is anything else in the file.
         found["bare read columns"] = await one.read(many // 2, objects=False) / 1e6
         found["bare read objects"] = await one.read(many // 2, objects=True) / 1e6
-        found["bare enqueue"] = await one.one_by_one(small, many, 65_536) / 1e6
+        found["bare enqueue"] = await one.one_by_one(small, many, BATCH_BYTES) / 1e6
         found["bare requests"] = await one.requests(small, count(20_000, 100), 64) / 1e3
         for name, size in (("bare 64K", 65_536), ("bare 1M", 1 << 20)):
             found[name] = await one.columns(large, pieces, size) * len(large) / 1e6

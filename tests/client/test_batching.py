@@ -4,13 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.client.producing import Desk
-from tidelog.client.batching import RECORD_OVERHEAD, Batch
+from tests.client.producing import ID, Desk
+from tidelog.client.batching import Batch
 from tidelog.client.columns import Columns
-from tidelog.client.partitioning import TOGETHER
+from tidelog.client.partitioning import STEP_BYTES, TOGETHER
 from tidelog.client.sending import Told
+from tidelog.client.sizes import RECORD_OVERHEAD
 from tidelog.protocol.errors import InvalidRecord, MessageTooLarge, UnknownTopicOrPartition
 from tidelog.protocol.records import decode
+from tidelog.protocol.types import BrokerId
 
 
 def test_records_of_one_partition_share_a_batch_until_it_is_full() -> None:
@@ -33,6 +35,47 @@ def test_a_few_full_batches_let_others_run_before_the_next_record() -> None:
     desk.accumulator.hold(back=False)
     assert desk.accumulator.append("orders", b"x" * 90) is not None
     assert not desk.accumulator.held, "it is counted from there"
+
+
+def test_a_large_batch_takes_room_as_it_grows_and_lets_others_run_meanwhile() -> None:
+    desk = Desk(batch_size=10 * STEP_BYTES, buffer_memory=20 * STEP_BYTES, max_request_size=20 * STEP_BYTES)
+    accumulator = desk.accumulator
+    value = b"x" * (STEP_BYTES // 2 - RECORD_OVERHEAD)
+    batch = desk.put(value)
+    rooms, held = [batch.size], []
+    for number in range(1, 20):
+        assert desk.put(value) is batch
+        rooms.append(batch.size)
+        held += [number] * accumulator.held
+        accumulator.hold(back=False) if accumulator.held else None
+    assert rooms == [STEP_BYTES * (1 + at // 2) for at in range(20)]
+    assert held == [8, 16], "after four steps each"
+    assert accumulator.room == 10 * STEP_BYTES
+    assert desk.put(value) is not batch
+
+
+def test_a_batch_grows_as_far_as_there_is_memory() -> None:
+    desk = Desk(batch_size=10 * STEP_BYTES, buffer_memory=2 * STEP_BYTES, max_request_size=20 * STEP_BYTES)
+    batch = desk.put(b"x" * 30)
+    [portion] = Columns([b"v" * 92] * 5000, None).columns(
+        desk.accumulator, desk.accumulator.topics["orders"], 0
+    )
+    assert portion.take() is not None
+    assert desk.accumulator.room == 0
+    assert batch.size == 2 * STEP_BYTES
+    assert batch.room < 100
+    assert portion.take() is None
+
+
+def test_no_batch_becomes_larger_than_its_topic_takes() -> None:
+    """As it says itself: also of the smallest records, encoded."""
+    for value, key in ((b"", b""), (b"v", None), (b"x" * 300, b"k" * 20)):
+        desk = Desk(batch_size=100_000, buffer_memory=1_000_000, max_request_size=100_000)
+        desk.sending.learn("orders", ID, [(BrokerId(1), 1), (BrokerId(2), 1)], desk.now_ms, 10_000)
+        for number in range(3000):
+            desk.accumulator.append("orders", value, key, 0, 50_000 + number * 2**33, first=True)
+        sizes = [len(batch.data or b"") for shipment in desk.turn() for batch in shipment.batches]
+        assert 5_000 < max(sizes) <= 10_000
 
 
 def test_records_without_keys_stay_in_one_partition_for_a_batch_and_then_move() -> None:
@@ -72,7 +115,7 @@ def test_the_same_key_goes_to_the_same_partition() -> None:
 
 def test_there_is_room_for_so_many_bytes_and_it_comes_back_when_a_batch_has_ended() -> None:
     desk = Desk(buffer_memory=2000)
-    while desk.accumulator.append("orders", b"x" * 94, None, 0, first=True) is not None:
+    while desk.accumulator.append("orders", b"x" * (100 - RECORD_OVERHEAD), None, 0, first=True) is not None:
         pass
     assert 0 <= desk.accumulator.room < 100
     desk.sending.flushing = 1
@@ -117,8 +160,8 @@ def test_a_time_before_1970_is_refused() -> None:
 
 
 def test_a_record_that_can_never_be_sent_is_refused_with_the_numbers() -> None:
-    with pytest.raises(MessageTooLarge, match="a record of 5007 bytes for orders: at most 5000"):
-        Desk().put(b"x" * 5001)
+    with pytest.raises(MessageTooLarge, match="a record of 5009 bytes for orders: at most 5000"):
+        Desk().put(b"x" * (5009 - RECORD_OVERHEAD))
     with pytest.raises(MessageTooLarge, match="at most 400"):
         Desk(buffer_memory=400).put(b"x" * 401)
 
@@ -248,5 +291,5 @@ def test_a_columns_record_takes_the_room_of_a_single_one() -> None:
 def test_batches_that_are_hardly_filled_give_their_room_to_one_that_needs_it() -> None:
     desk = Desk(buffer_memory=2000, leaders=(1, 1, 1))
     first, second, third = (desk.put(partition=index) for index in range(3))
-    assert (first.room, len(first.lane.queue), len(second.lane.queue)) == (993, 1, 1)
+    assert (first.room, len(first.lane.queue), len(second.lane.queue)) == (1000 - 1 - RECORD_OVERHEAD, 1, 1)
     assert third.lane.open is third

@@ -46,12 +46,12 @@ def leaders(*ids: int) -> list[BrokerId]:
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=30), st.integers())
 def test_records_without_keys_fill_each_partition_once_in_a_round(ids: list[int], seed: int) -> None:
-    assert sorted(a_round(leaders(*ids), Random(seed))) == list(range(len(ids)))
+    assert sorted(a_round(leaders(*ids), Random(seed), TOGETHER)) == list(range(len(ids)))
 
 
 def test_partitions_of_one_leader_are_filled_one_behind_the_other_a_few_at_a_time() -> None:
     of = leaders(*(1, 2, 3) * (2 * TOGETHER))
-    found = [of[index] for index in a_round(of, Random(1))]
+    found = [of[index] for index in a_round(of, Random(1), TOGETHER)]
     runs = [found[at : at + TOGETHER] for at in range(0, len(found), TOGETHER)]
     assert all(len(set(run)) == 1 for run in runs)
     assert sorted(run[0] for run in runs) == [1, 1, 2, 2, 3, 3]
@@ -59,8 +59,8 @@ def test_partitions_of_one_leader_are_filled_one_behind_the_other_a_few_at_a_tim
 
 
 def test_partitions_without_a_leader_are_avoided() -> None:
-    assert a_round(leaders(NO_BROKER, 2, NO_BROKER), Random(1)) == [1]
+    assert a_round(leaders(NO_BROKER, 2, NO_BROKER), Random(1), TOGETHER) == [1]
 
 
 def test_where_nobody_leads_any_partition_will_do() -> None:
-    assert sorted(a_round(leaders(NO_BROKER, NO_BROKER), Random(1))) == [0, 1]
+    assert sorted(a_round(leaders(NO_BROKER, NO_BROKER), Random(1), TOGETHER)) == [0, 1]

@@ -13,6 +13,7 @@ from tidelog.client.io.client import Client
 from tidelog.client.io.producer import Producer
 from tidelog.client.partitioning import partition_of
 from tidelog.client.records import RecordMetadata
+from tidelog.client.sizes import RECORD_OVERHEAD
 from tidelog.protocol.errors import (
     ClientClosed,
     DeliveryError,
@@ -160,7 +161,7 @@ async def test_records_are_numbered_unless_acks_says_otherwise_and_both_at_once_
 async def test_what_can_never_be_sent_is_refused_at_once_and_nothing_else_suffers(client: Client) -> None:
     async with client.producer() as producer:
         with pytest.raises(MessageTooLarge, match="a record of 1048577 bytes for orders"):
-            _ = await producer.enqueue("orders", b"x" * (1048577 - 6))
+            _ = await producer.enqueue("orders", b"x" * (1048577 - RECORD_OVERHEAD))
         with pytest.raises(InvalidRecord):
             await producer.send("orders", "text")  # type: ignore[arg-type]
         with pytest.raises(UnknownTopicOrPartition, match="there is no partition 9"):
@@ -202,6 +203,18 @@ async def test_many_send_at_once_and_wait_for_room_in_the_order_of_coming(client
         )
         assert [metadata.offset for metadata in found] == list(range(200))
         assert producer.metrics()["producer_buffered_bytes"] == 0
+
+
+async def test_a_topic_that_takes_only_small_batches_is_sent_small_ones(client: Client) -> None:
+    await client.admin.create_topics(
+        NewTopic("small", partitions=2, replication_factor=1, configs={"max.message.bytes": 5_000})
+    )
+    async with client.producer() as producer:
+        landed = await producer.send_many("small", [b"x" * 100] * 1000, [b"%d" % at for at in range(1000)])
+        assert len(landed) == 1000
+        assert producer.metrics()["producer_batches"] >= 24
+        with pytest.raises(MessageTooLarge, match=r"max\.message\.bytes"):
+            await producer.send("small", b"x" * 5_000)
 
 
 async def test_a_topic_is_looked_for_as_long_as_a_producer_may_block(scripted: Scripted) -> None:
