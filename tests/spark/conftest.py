@@ -150,6 +150,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     settings = {
         "spark.sql.streaming.pollingDelay": "20ms",
         "spark.ui.showConsoleProgress": "false",
+        # Nothing here runs long enough to be worth compiling for, nor is large enough for threads that collect garbage.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
     }
     spark = local_session(2, "tests", settings=settings, quick=True)
