@@ -9,7 +9,7 @@ re-export what its modules define.
 import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Final, TypeGuard
@@ -167,10 +167,36 @@ class Module:
         parts = self.path.removesuffix(".py").split("/")
         return "io" in parts or self.component in EDGES
 
-    @cached_property
+    @property
     def imports(self) -> tuple[Import, ...]:
         """Everything it imports, at any depth."""
-        return tuple(found for node in ast.walk(self.tree) for found in _imports_of(node))
+        return _found_in(self.source).imports
+
+    @property
+    def functions(self) -> tuple[tuple[str, int], ...]:
+        """Its functions, at any depth, and how many lines each has."""
+        return _found_in(self.source).functions
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What several checks want to know of a source, without its tree, which is a hundred times as large."""
+
+    imports: tuple[Import, ...]
+    functions: tuple[tuple[str, int], ...]
+
+
+@cache
+def _found_in(source: str) -> _Found:
+    nodes = list(ast.walk(ast.parse(source)))
+    return _Found(
+        tuple(found for node in nodes for found in _imports_of(node)),
+        tuple(
+            (node.name, (node.end_lineno or node.lineno) - node.lineno + 1)
+            for node in nodes
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        ),
+    )
 
 
 def _imports_of(node: ast.AST) -> Iterator[Import]:
@@ -350,11 +376,9 @@ def _oversized(root: Path) -> Iterator[tuple[str, str]]:
         lines = len(module.source.splitlines())
         if lines > LINES_OF_A_MODULE:
             yield module.path, f"{lines} lines, more than {LINES_OF_A_MODULE}"
-        for node in ast.walk(module.tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                lines = (node.end_lineno or node.lineno) - node.lineno + 1
-                if lines > LINES_OF_A_FUNCTION:
-                    yield f"{module.path}::{node.name}", f"{lines} lines, more than {LINES_OF_A_FUNCTION}"
+        for name, lines in module.functions:
+            if lines > LINES_OF_A_FUNCTION:
+                yield f"{module.path}::{name}", f"{lines} lines, more than {LINES_OF_A_FUNCTION}"
 
 
 def check_links(root: Path) -> list[str]:

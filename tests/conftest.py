@@ -1,7 +1,10 @@
 """How every test runs: Hypothesis without stop-watches, because a busy machine is not a bug, and Ctrl-C as usual."""
 
+import gc
 import signal
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
 
 from tests.shares import pytest_collection_modifyitems, pytest_xdist_make_scheduler
@@ -13,6 +16,18 @@ __all__ = [
     "pytest_xdist_make_scheduler",
     "tell",
 ]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is collected lives as long as the run: whoever looks for garbage need not look through it again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
 
 settings.register_profile("tidelog", deadline=None, print_blob=True)
 settings.load_profile("tidelog")

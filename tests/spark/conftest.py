@@ -27,6 +27,14 @@ if find_spec("pyspark") is None:
     collect_ignore_glob = ["test_*.py"]
 
 
+QUICK = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+"""No query of a test runs long enough to be worth compiling for, nor makes enough garbage for threads that collect it."""
+
+
 class World:
     """A cluster of real processes, on a loop in a thread of its own: Spark's calls block."""
 
@@ -150,6 +158,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     settings = {
         "spark.sql.streaming.pollingDelay": "20ms",
         "spark.ui.showConsoleProgress": "false",
+        **QUICK,
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
     }
     spark = local_session(2, "tests", settings=settings, quick=True)

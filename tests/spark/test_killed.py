@@ -25,11 +25,12 @@ RECORDS, AT_ONCE = 40_000, 10_000
 PROGRAM = """
 import sys
 from pathlib import Path
+from tests.spark.conftest import QUICK
 from tests.spark.test_killed import run
 from tidelog.spark import local_session
 
 bootstrap, source, to, place = sys.argv[1:]
-settings = {"spark.sql.warehouse.dir": f"{place}/warehouse", "spark.ui.showConsoleProgress": "false"}
+settings = {"spark.sql.warehouse.dir": f"{place}/warehouse", "spark.ui.showConsoleProgress": "false"} | QUICK
 run(local_session(2, "killed", settings=settings, quick=True), bootstrap, source, to, Path(place))
 """
 
