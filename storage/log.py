@@ -200,10 +200,9 @@ class Log(Readable):
     ) -> BatchHeader:
         header = header or read_header(batch, at)
         if header.length + 12 > max_bytes:
-            raise MessageTooLarge(
-                f"{self.directory.path}: a batch of {header.size} bytes, {max_bytes} is the most"
-                + (" (max.message.bytes)" if max_bytes < MAX_BATCH_BYTES else "")
-            )
+            why = " (max.message.bytes)" if max_bytes < MAX_BATCH_BYTES else ""
+            told = f"a batch of {header.size} bytes, {max_bytes} is the most{why}"
+            raise MessageTooLarge(f"{self.directory.path}: {told}")
         check_body(batch, header, at)
         return header
 
