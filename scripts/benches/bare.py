@@ -346,7 +346,7 @@ async def measure(
             cuts = quantiles(await one.latency(small, calls), n=100)
         found |= {"bare beside p99": cuts[98]}
     async with Bare(alone) as one:
-        found["bare alone"] = await one.columns(large, pieces, 65_536) * len(large) / 1e6
+        found["bare alone"] = await one.columns(large, pieces, BATCH_BYTES) * len(large) / 1e6
         found["bare requests alone"] = await one.requests(small, count(20_000, 100), 64) / 1e3
     return found
 

@@ -114,7 +114,7 @@ class _Bench:
         for name, topic, acks, batch_size in (
             ("bytes 64K", "bytes", "all", 65_536),
             ("bytes 1M", "bytes", "all", 1 << 20),
-            ("bytes alone", "bytes-alone", 1, 65_536),
+            ("bytes alone", "bytes-alone", 1, bare.BATCH_BYTES),
         ):
             sized = {"batch_size": batch_size, "max_request_size": 4 << 20}
             async with self._client.producer(acks=acks, config=sized) as producer:
@@ -156,10 +156,10 @@ class _Bench:
         async def call() -> None:
             await connection.call(InitProducerId())
 
-        bare = await _latencies("rpc", call, count)
+        call_alone = await _latencies("rpc", call, count)
         connection.close()
         await connection.wait_closed()
-        return alone | beside | bare
+        return alone | beside | call_alone
 
     async def _requests(self, topic: str) -> Readings:
         count = self._settings.count(20_000, 100)
