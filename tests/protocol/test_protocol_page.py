@@ -16,8 +16,14 @@ EVERYTHING: list[type[Struct]] = [*MESSAGES, *Entry.__subclasses__()]
 everything = pytest.mark.parametrize("cls", EVERYTHING, ids=lambda cls: cls.__name__)
 
 
-def test_the_page_is_what_the_classes_say() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "run scripts/docs"
+@pytest.fixture(scope="module")
+def text() -> str:
+    """The page, which is made once for all that look something up on it."""
+    return page()
+
+
+def test_the_page_is_what_the_classes_say(text: str) -> None:
+    assert PAGE.read_text(encoding="utf-8") == text, "run scripts/docs"
 
 
 @everything
@@ -32,16 +38,15 @@ def test_every_field_has_its_sentence(cls: type[Struct]) -> None:
 
 
 @everything
-def test_every_message_and_entry_is_on_the_page(cls: type[Struct]) -> None:
-    assert re.search(rf"^(#### {cls.__name__} \(|\*\*{cls.__name__}\*\*: )", page(), re.MULTILINE)
+def test_every_message_and_entry_is_on_the_page(cls: type[Struct], text: str) -> None:
+    assert re.search(rf"^(#### {cls.__name__} \(|\*\*{cls.__name__}\*\*: )", text, re.MULTILINE)
 
 
 def test_every_entry_belongs_to_a_message() -> None:
     assert {entry for cls in MESSAGES for entry in entries_of(cls)} == set(Entry.__subclasses__())
 
 
-def test_the_page_names_every_error_codec_and_field_of_a_batch() -> None:
-    text = page()
+def test_the_page_names_every_error_codec_and_field_of_a_batch(text: str) -> None:
     assert all(f"| {code} | `{error.name()}` |" in text for code, error in BY_CODE.items())
     assert all(f"{number} {name}" in text for name, number in CODECS.items())
     unnamed = [field for field in BatchHeader._fields if not re.search(rf"\b{field}\b", text)]

@@ -281,20 +281,20 @@ PLANTS: list[Plant] = [
 
 CAUGHT: dict[Plant, tuple[int, ...]] = {
     high_watermark_without_enough_replicas: (0, 4, 11),
-    acknowledged_before_replication: (101, 0, 5),
+    acknowledged_before_replication: (101, 0, 5, 1),
     no_divergence_check: (4, 6, 9),
     truncation_to_the_high_watermark: (0, 1, 2),
-    high_watermark_above_the_end: (103, 0, 2),
+    high_watermark_above_the_end: (103, 0, 2, 6),
     roles_before_the_own_registration: (0, 1, 2),
     nobody_is_kept_in_the_elr: (0, 1, 2),
     reads_above_the_high_watermark: (2, 3, 0),
     duplicates_are_appended: (4, 0, 9),
     the_recovered_tail_is_forgotten: (1, 2, 3),
-    deletions_wait_for_nobody: (101, 7, 13),
-    log_starts_fall_back: (100, 1, 7),
-    a_stop_forgets_what_is_committed: (103, 6, 7),
+    deletions_wait_for_nobody: (101, 7, 13, 26),
+    log_starts_fall_back: (100, 1, 7, 13),
+    a_stop_forgets_what_is_committed: (103, 6, 7, 12),
     any_epoch_is_served: (1, 0, 2),
-    a_full_disk_stays_full: (110, 0, 4),
+    a_full_disk_stays_full: (110, 0, 4, 6),
 }
-"""Those that short storms catch, and by which seeds when it was looked up last, the surest first; a change of the product changes what
-each seed brings. The rest have tests of their own: tests/rules, tests/broker, test_durability."""
+"""Those that short storms catch, and by which seeds when it was looked up last, the surest first; a change of the
+product changes what each seed brings. The rest have tests of their own: tests/rules, tests/broker, test_durability."""
