@@ -43,6 +43,7 @@ evidence: setup ## tell which of the long runs that were kept still count
 	scripts/simulate --check
 	scripts/chaos --check
 	scripts/again --check
+	scripts/first-contact --check
 
 docs: setup ## regenerate docs/PROTOCOL.md and docs/RULES.md
 	scripts/docs

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from scripts.benches import evidence, front_page
 from scripts.benches.all import BENCHES
+from scripts.first_contact import typed
 
 from tests.test_pages import parsed
 from tidelog.client import connect
@@ -23,6 +24,21 @@ EXAMPLES = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL
 
 def test_there_is_a_python_example_and_a_spark_example() -> None:
     assert ["tidelog.connect" in EXAMPLES[0], "read_topic" in EXAMPLES[1], len(EXAMPLES)] == [True, True, 2]
+
+
+def test_whoever_types_all_of_it_begins_with_the_demo_and_has_a_cluster_for_the_examples() -> None:
+    """`scripts/first-contact` does, in a fresh clone; what it did is in docs/evidence."""
+    order = [one.what for one in typed(README)]
+    assert order[:2] == ["scripts/demo", "scripts/test"]
+    up, down = order.index("tidelog up --detach"), order.index("tidelog down")
+    assert order[up + 1 : down] == ["Python example 1", "Python example 2", "tidelog perf failover"]
+    named = {
+        command
+        for row in re.findall(r"^\|.*\|$", README, re.MULTILINE)
+        for command in re.findall(r"`(make [a-z]+|scripts/[^`]+)`", row)
+    }
+    assert named
+    assert named <= {*order, "scripts/bench --pages"}
 
 
 @pytest.mark.slow
