@@ -272,7 +272,10 @@ class Sending:
         now_ms: float,
         batch_bytes_max: int = 0,
     ) -> None:
-        """Who leads the topic's partitions now, and what they take (0: nobody has said). Where another one leads there is no need to wait any longer."""
+        """Who leads the topic's partitions now, and what they take (0: nobody has said).
+
+        Where another one leads there is no need to wait any longer.
+        """
         moved = self._accumulator.learn(name, topic_id, leading, batch_bytes_max)
         self.astray.pop(name, None)  # `turn` says so if there still is no leader
         for lane in moved:

@@ -30,7 +30,7 @@ from tidelog.protocol.errors import (
     error_of,
 )
 from tidelog.protocol.framing import NOTHING, Frame, FrameReader
-from tidelog.protocol.io.outbox import Outbox
+from tidelog.protocol.io.outbox import BURST_FRAMES, Outbox
 from tidelog.protocol.limits import DEFAULT
 from tidelog.protocol.messages import Hello, Refused, Reply, Request, Welcome, decode_reply, encode_head
 from tidelog.protocol.types import Buffer
@@ -242,6 +242,9 @@ class Connection(asyncio.BufferedProtocol):
     def _put(self, head: bytes, attachments: tuple[Buffer, ...], *, alone: bool) -> None:
         outbox = self._outbox
         outbox.put(head, attachments)
+        if outbox.frames >= BURST_FRAMES:
+            outbox.flush()
+            return
         if self._consuming or self._flush_due:
             return
         if alone:

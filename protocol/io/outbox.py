@@ -3,7 +3,7 @@
 What it keeps true:
 
 * Frames leave in the order they were put, and a frame is never torn by another.
-* One write per burst: what is put during one callback leaves with one `flush`.
+* One write per burst: what is put during one callback leaves with one `flush`, or with one for each `BURST_FRAMES`.
 * The transport holds at most `write_high_bytes` and one burst. While it holds more than it may, frames wait
   here, counted in `unsent_bytes`.
 * Memory that could change is copied before `put` returns; nothing is written to a transport that is closing
@@ -17,6 +17,8 @@ from tidelog.protocol.framing import JOIN_BELOW_BYTES, LENGTHS, PREAMBLE, frame_
 from tidelog.protocol.limits import Limits
 from tidelog.protocol.types import Buffer
 
+BURST_FRAMES: Final = 8
+"""So many frames are worth a write of their own: the peer begins with them while the rest of the burst is made (ADR 22)."""
 _BURST_BYTES: Final = 512 * 1024
 """A burst above this is handed to the transport in pieces, so that it can say when it has enough."""
 
@@ -30,6 +32,7 @@ class Outbox:
         "_parts",
         "_transport",
         "closing",
+        "frames",
         "paused",
         "sent_bytes",
         "unsent_bytes",
@@ -40,6 +43,8 @@ class Outbox:
         self._limits = limits
         self._parts: list[Buffer] = []
         self._has_large = False
+        self.frames = 0
+        """How many were put since the last flush."""
         self.unsent_bytes = 0
         """Bytes put and not yet handed to the transport."""
         self.sent_bytes = 0
@@ -60,6 +65,7 @@ class Outbox:
         `bytes`, `bytearray` and read-only views of at least 64 KB are sent from where they are: they must
         not change any more. A writable view may be one of a receive buffer and is copied.
         """
+        self.frames += 1
         if not attachments:
             size = len(head)
             self._parts += (LENGTHS.pack(size + 4, size), head)
@@ -84,6 +90,7 @@ class Outbox:
         """Write what was put, as far as the transport takes it."""
         if self.paused or not self._parts:
             return
+        self.frames = 0
         if self._transport.is_closing():
             self.drop()
         elif not self._has_large and self.unsent_bytes < _BURST_BYTES:

@@ -27,7 +27,7 @@ from tidelog.protocol.errors import (
     UnsupportedVersion,
 )
 from tidelog.protocol.framing import GLIMPSE_BYTES, VERSION, Frame, FrameReader
-from tidelog.protocol.io.outbox import Outbox
+from tidelog.protocol.io.outbox import BURST_FRAMES, Outbox
 from tidelog.protocol.limits import DEFAULT
 from tidelog.protocol.messages import Hello, Refused, Reply, Request, decode_request, encode_head
 from tidelog.protocol.patience import Patience, Sight
@@ -78,8 +78,14 @@ class Incoming:
         connection = self.connection
         if connection.closed:
             return
-        connection.outbox.put(encode_head(self.correlation, message), attachments)
-        if self._counted or not connection.consuming or connection.outbox.unsent_bytes > _FLUSH_ABOVE_BYTES:
+        outbox = connection.outbox
+        outbox.put(encode_head(self.correlation, message), attachments)
+        if (
+            self._counted
+            or not connection.consuming
+            or outbox.frames >= BURST_FRAMES
+            or outbox.unsent_bytes > _FLUSH_ABOVE_BYTES
+        ):
             connection.answered(self._counted)
 
     def refuse(self, error: TidelogError) -> None:
@@ -308,7 +314,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             if self.unanswered <= self._bounds.limits.max_requests_in_flight // 2:
                 self._may_read(_FOR_ANSWERS)
         outbox = self.outbox
-        if outbox.unsent_bytes > _FLUSH_ABOVE_BYTES:
+        if outbox.frames >= BURST_FRAMES or outbox.unsent_bytes > _FLUSH_ABOVE_BYTES:
             outbox.flush()
         elif self.consuming:
             pass

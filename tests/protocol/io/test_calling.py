@@ -17,6 +17,7 @@ from tidelog.protocol.errors import (
     UnsupportedVersion,
 )
 from tidelog.protocol.io import Incoming, client, connect
+from tidelog.protocol.io.outbox import BURST_FRAMES
 from tidelog.protocol.limits import Limits
 from tidelog.protocol.messages import Hello, Reply, Welcome
 
@@ -63,6 +64,37 @@ async def test_replies_may_come_in_any_order(node: Node) -> None:
     for number, request in reversed(list(enumerate(node.waiting))):
         request.reply(ANSWER, bytes((number,)))
     assert [bytes(attached) for _, attached in await asyncio.gather(*calls)] == [b"\0", b"\1", b"\2"]
+
+
+async def test_a_burst_leaves_every_few_frames_so_that_the_peer_can_begin(node: Node) -> None:
+    """And what is left of it behind the last one."""
+    connection = await node.connect()
+    requests, answers, count = [], [], 2 * BURST_FRAMES + 3
+    for number in range(1, count + 1):
+        connection.send(ASK, on_reply=lambda *_: None)
+        requests += [number] * (connection._outbox.frames == 0)
+    assert requests == [1, 1 + BURST_FRAMES, 1 + 2 * BURST_FRAMES], "the first one is alone"
+    await until(lambda: len(node.waiting) == count, "the rest has left as well")
+    for number, request in enumerate(node.waiting, 1):
+        request.reply(ANSWER)
+        answers += [number] * (request.connection.outbox.frames == 0)
+    assert answers == [BURST_FRAMES, 2 * BURST_FRAMES, count], "behind the last nothing is owed"
+    await until(lambda: not connection.in_flight, "all answers have come")
+
+
+async def test_what_is_answered_as_it_is_read_leaves_so_as_well(node: Node) -> None:
+    put: list[int] = []
+
+    def answer(request: Incoming) -> None:
+        request.reply(ANSWER)
+        put.append(request.connection.outbox.frames)
+
+    node.handler = answer
+    connection = await node.connect()
+    for _ in range(1 + 2 * BURST_FRAMES):
+        connection.send(ASK, on_reply=lambda *_: None)
+    await until(lambda: not connection.in_flight, "all answers have come")
+    assert max(put) == BURST_FRAMES - 1
 
 
 async def test_a_refused_call_raises_what_the_handler_raised(node: Node) -> None:
