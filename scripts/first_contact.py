@@ -7,7 +7,7 @@
 
 The commands are README's own: its blocks for the shell, its Python examples, and every command that a table names as what
 shows a claim. They are typed in this order, in a clone of the last commit in an empty directory, with an installer that
-has no cache. Commands of the `tidelog` tool find the cluster that README starts before its examples. Ends with 1 if one of them has.
+has no cache. Commands of the `tidelog` tool find the cluster that README starts before its examples. Ends with 1 if a command ended badly.
 """
 
 import argparse
@@ -119,14 +119,11 @@ def _all_of(todo: list[Typed]) -> list[dict[str, Any]]:
             name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}
         }
         environment |= {"PIP_NO_CACHE_DIR": "1", "HOME": directory}
-        activate = ""
-        for one in todo:
-            if one.what.startswith(". "):
-                activate = f"{one.line}; "
-                continue
-            began = time.monotonic()
-            ran = subprocess.run(
-                ["bash", "-c", activate + one.line],
+        activate, is_up = "", False
+
+        def shell(line: str) -> "subprocess.CompletedProcess[str]":
+            return subprocess.run(
+                ["bash", "-c", activate + line],
                 cwd=clone,
                 env=environment,
                 stdout=subprocess.PIPE,
@@ -134,12 +131,24 @@ def _all_of(todo: list[Typed]) -> list[dict[str, Any]]:
                 text=True,
                 check=False,
             )
-            seconds = round(time.monotonic() - began, 1)
-            said = ran.stdout.replace(directory, "~").rstrip().splitlines()[-_TAIL:]
-            done.append({"what": one.what, "status": ran.returncode, "seconds": seconds, "said": said})
-            print(f"{'ok ' if not ran.returncode else 'BAD'} {seconds:>7.1f} s  {one.what}", flush=True)
-            if ran.returncode:
-                print(ran.stdout[-3000:], file=sys.stderr)
+
+        try:
+            for one in todo:
+                if one.what.startswith(". "):
+                    activate = f"{one.line}; "
+                    continue
+                is_up = one.what == _BEGIN or (is_up and one.what != _END)
+                began = time.monotonic()
+                ran = shell(one.line)
+                seconds = round(time.monotonic() - began, 1)
+                said = ran.stdout.replace(directory, "~").rstrip().splitlines()[-_TAIL:]
+                done.append({"what": one.what, "status": ran.returncode, "seconds": seconds, "said": said})
+                print(f"{'ok ' if not ran.returncode else 'BAD'} {seconds:>7.1f} s  {one.what}", flush=True)
+                if ran.returncode:
+                    print(ran.stdout[-3000:], file=sys.stderr)
+        finally:
+            if is_up:  # somebody has interrupted it
+                shell(_END)
     return done
 
 

@@ -42,12 +42,13 @@ def test_a_large_batch_takes_room_as_it_grows_and_lets_others_run_meanwhile() ->
     accumulator = desk.accumulator
     value = b"x" * (STEP_BYTES // 2 - RECORD_OVERHEAD)
     batch = desk.put(value)
-    rooms, held = [batch.size], []
+    rooms, held = [batch.size], list[int]()
     for number in range(1, 20):
         assert desk.put(value) is batch
         rooms.append(batch.size)
-        held += [number] * accumulator.held
-        accumulator.hold(back=False) if accumulator.held else None
+        if accumulator.held:
+            held.append(number)
+            accumulator.hold(back=False)
     assert rooms == [STEP_BYTES * (1 + at // 2) for at in range(20)]
     assert held == [8, 16], "after four steps each"
     assert accumulator.room == 10 * STEP_BYTES

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from random import Random
 
@@ -18,7 +19,8 @@ from tidelog.protocol.errors import DamagedLog, StorageError
 from tidelog.protocol.records import decode, encode
 from tidelog.storage.cleaning import Refused, plan
 from tidelog.storage.config import LogConfig
-from tidelog.storage.io.compacting import CompactingProcess, Frames, Job, carried_out
+from tidelog.storage.io import compacting
+from tidelog.storage.io.compacting import NICE, CompactingProcess, Frames, Job, carried_out
 from tidelog.storage.log import Log
 from tidelog.storage.log_compaction import Compaction
 from tidelog.storage.retention import Leftovers
@@ -206,6 +208,29 @@ def test_the_other_process_keeps_its_pace(log: Log) -> None:
     began = time.monotonic()
     assert list(carried_out(Job(log.directory.path, 4 * log.size, planned)))
     assert time.monotonic() - began > 0.2, "all of it was read within a fifth of a second"
+
+
+@pytest.mark.parametrize(("asked", "rests"), [(1, True), (0, False)])
+def test_it_rests_where_others_want_its_core(
+    log: Log, monkeypatch: pytest.MonkeyPatch, asked: int, *, rests: bool
+) -> None:
+    """As if each step took two milliseconds, and each time somebody else, or nobody, had wanted the core."""
+    planned = plan(log, log.end_offset, NOW_MS, (), MEMORY)
+    assert planned is not None
+    calls = count()
+    rested: list[float] = []
+    monkeypatch.setattr(compacting, "_used", lambda: ((number := next(calls)) * 0.002, number * asked))
+    monkeypatch.setattr(time, "sleep", rested.append)
+    assert list(carried_out(Job(log.directory.path, RATE, planned)))
+    assert bool(rested) is rests
+    assert rested == pytest.approx([0.002] * len(rested))
+
+
+def test_it_stands_back_behind_who_has_begun_it(log: Log, process: CompactingProcess) -> None:
+    step(begin(log, process))
+    assert process.pid is not None
+    mine = os.getpriority(os.PRIO_PROCESS, 0)
+    assert os.getpriority(os.PRIO_PROCESS, process.pid) == min(mine + NICE, 19)
 
 
 def test_frames_come_in_any_pieces() -> None:
