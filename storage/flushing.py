@@ -51,16 +51,15 @@ class Flush:
         """Keep the files open until `unpin`: a worker thread is going to use them."""
         try:
             for segment in self.segments:
-                self._files.append(segment.file())
-                segment.pins += 1
+                self._files.append(segment.pin())
         except OSError:
             self.unpin()
             raise
 
     def unpin(self) -> None:
         """The worker thread is done with the files."""
-        for segment in self.segments[: len(self._files)]:
-            segment.pins -= 1
+        for segment, file in zip(self.segments, self._files, strict=False):
+            segment.unpin(file)
         self._files.clear()
 
     def run(self) -> None:

@@ -175,9 +175,21 @@ class Segment:
         """Close the file and forget the indexes; the next use brings them back."""
         self.save_indexes()
         self._indexes = None
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        file, self._file = self._file, None
+        if file is not None and not self.pins:
+            file.close()
+
+    def pin(self) -> File:
+        """The open file, which stays open until `unpin`, whatever becomes of the segment meanwhile."""
+        file = self.file()
+        self.pins += 1
+        return file
+
+    def unpin(self, file: File) -> None:
+        """The worker thread is done with it; what was compacted, and closed, meanwhile had waited for that."""
+        self.pins -= 1
+        if file is not self._file and not self.pins:
+            file.close()
 
     def close(self, *, save: bool = True) -> None:
         """Let go for good; `save`: with its indexes on the disk, for whoever opens it again."""

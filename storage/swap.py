@@ -24,7 +24,7 @@ from tidelog.protocol.errors import DamagedLog
 from tidelog.protocol.types import Offset
 from tidelog.storage.cleaning import Cleaned
 from tidelog.storage.compaction import CLEANED
-from tidelog.storage.files import TEMPORARY, Directory
+from tidelog.storage.files import TEMPORARY, Directory, File
 from tidelog.storage.log import Log
 from tidelog.storage.open_segments import OpenSegments
 from tidelog.storage.segment import INDEX, LOG, RETIRED, TIME_INDEX, Segment, segment_name
@@ -55,6 +55,7 @@ class Swap:
             log.directory, cleaned.base_offset, log.open_segments, log.config.index_interval_bytes, SWAP
         )
         self._new.know(list(cleaned.known))
+        self._file: File | None = None
 
     def commit(self) -> None:
         """Make the new segment durable under a name that a start believes."""
@@ -72,8 +73,7 @@ class Swap:
         """Let the log read the new segment from now on. Its file stays open until it has its name."""
         new = self._new
         new.indexes()
-        new.file()
-        new.pins += 1
+        self._file = new.pin()
         old = self._log.replace(new, self._cleaned.bases)
         new.begun_ms = min(segment.begun_ms for segment in old)
         new.appended_ms = max(segment.appended_ms for segment in old)
@@ -94,7 +94,8 @@ class Swap:
     def settle(self) -> list[str]:
         """All is done; the names of the old files."""
         self._new.stage = ""
-        self._new.pins -= 1
+        assert self._file is not None, "it was never adopted"
+        self._new.unpin(self._file)
         self.state = State.SETTLED
         return [segment_name(base, LOG + RETIRED) for base in self._cleaned.bases]
 

@@ -456,6 +456,37 @@ def crash_everywhere_while_a_record_goes_with_its_tombstone() -> None:
     crash_everywhere(due, Compacted.compact)
 
 
+def sealed_during_its_flush() -> Compacted:
+    """Its segments but the newest are durable and on record as that, and the next flush takes the last of them again."""
+    life = Compacted(Random(1))
+    life.fill(20)
+    flush = life.log.begin_flush()
+    assert flush is not None
+    life.log.roll()
+    flush.run()
+    life.log.end_flush(flush)
+    life.node.data.write_recovery_points().run()
+    life.durable = life.log.end_offset
+    return life
+
+
+def flushed_while_it_is_compacted() -> None:
+    """A segment leaves the log while a thread flushes it: the flush succeeds, and then its file is closed."""
+    life = sealed_during_its_flush()
+    life.append()
+    flush = life.log.begin_flush()
+    assert flush is not None
+    taken, file = flush.segments[0], flush._files[0]
+    assert life.compact().outcome is not None
+    assert taken not in life.log.segments
+    flush.run()
+    assert flush.error is None
+    life.log.end_flush(flush)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        file.size()
+    life.check()
+
+
 # ── lives ─────────────────────────────────────────────────────────────────────────────────────────────
 
 

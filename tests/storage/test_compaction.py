@@ -19,7 +19,9 @@ from tests.storage.compacted import (
     damage_ends_it,
     deleted_once,
     filled,
+    flushed_while_it_is_compacted,
     live,
+    sealed_during_its_flush,
     some,
     stored,
     values,
@@ -469,16 +471,12 @@ def test_a_crash_at_any_step_while_a_tombstone_goes_leaves_no_follower_with_what
 
 def test_a_segment_that_was_sealed_during_its_flush_can_be_compacted_before_the_next() -> None:
     """It is durable, and still on the list of what the next flush takes: nothing is looked for that is gone."""
-    life = Compacted(Random(1))
-    life.fill(20)
-    flush = life.log.begin_flush()
-    assert flush is not None
-    life.log.roll()
-    flush.run()
-    life.log.end_flush(flush)
-    life.node.data.write_recovery_points().run()
-    life.durable = life.log.end_offset
+    life = sealed_during_its_flush()
     assert life.compact().outcome is not None
     life.append()
     life.flush()
     assert values(life.read()) == values(life.records)
+
+
+def test_a_segment_that_is_being_flushed_stays_open_for_that_when_another_takes_its_place() -> None:
+    flushed_while_it_is_compacted()

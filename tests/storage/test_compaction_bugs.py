@@ -13,6 +13,7 @@ from tests.storage.compacted import (
     cut_at_every_step,
     damage_ends_it,
     filled,
+    flushed_while_it_is_compacted,
     live,
     some,
     what_is_not_committed_is_cut_after_it_was_compacted,
@@ -27,6 +28,7 @@ from tidelog.storage.compaction import Compactor
 from tidelog.storage.files import Directory
 from tidelog.storage.log import Log
 from tidelog.storage.log_compaction import Compaction
+from tidelog.storage.segment import Segment
 
 SEEDS = 120
 """Within so many lives a planted bug must have been caught; each catch is found within a few seconds."""
@@ -278,6 +280,16 @@ def bodies_that_are_not_verified(plant: pytest.MonkeyPatch) -> None:
     plant.setattr(compaction, "check_body", lambda *_: None)
 
 
+def a_file_that_is_closed_while_it_is_flushed(plant: pytest.MonkeyPatch) -> None:
+    let_go = Segment.let_go
+
+    def planted(self: Segment) -> None:
+        self.pins = 0
+        let_go(self)
+
+    plant.setattr(Segment, "let_go", planted)
+
+
 PLANTS: dict[Plant, Callable[[], None]] = {
     a_swap_without_a_flush: crash_everywhere_in_some,
     a_swap_whose_name_is_not_durable_before_the_old_files_go: crash_everywhere_in_some,
@@ -296,6 +308,7 @@ PLANTS: dict[Plant, Callable[[], None]] = {
     long_keys_that_are_cut: random_lives,
     the_first_of_two_in_one_block_stays: random_lives,
     bodies_that_are_not_verified: damage_ends_it,
+    a_file_that_is_closed_while_it_is_flushed: flushed_while_it_is_compacted,
     a_truncation_that_goes_on_beside_a_compaction: cut_at_every_step,
     a_truncation_that_leaves_the_first_dirty_offset: truncate_and_append_and_look_whether_it_is_clean,
     a_first_dirty_offset_that_is_written_first: crash_and_look_whether_it_is_clean,
