@@ -10,14 +10,14 @@ fetches in order (ADR 0071): each has a number, for an old connection may still 
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
 from tidelog.broker.partition import Partition
-from tidelog.broker.replicas import Replicas
+from tidelog.broker.replicas import LOOKS, Replicas, is_followed
 from tidelog.broker.requests.context import Clocks
 from tidelog.protocol.bounds import Bounds
 from tidelog.protocol.errors import ConnectionFailed, TidelogError
@@ -112,24 +112,32 @@ class Fetcher:
         self._not_before: dict[Place, int] = {}
         self._stopped: dict[Place, Followership] = {}
         self._failures = 0
-        self._asked: dict[Place, _Sent] | None = None
-        """What the leader was asked for, while it has not answered."""
-        self._last: dict[Place, tuple[_Sent, PartitionFetch]] = {}
-        """What it was asked for last: most of an idle cluster's next request is the same."""
+        self._waits = False
+        """Whether the leader has been asked, and has not answered."""
+        self._asked: dict[Place, tuple[_Sent, PartitionFetch]] = {}
+        """What the leader is asked for, or was last: most of the next request is the same."""
+        self._moved: dict[Place, None] = {}
+        """Where it may be something else from now on: nothing else is looked at."""
+        self._news: dict[Place, PartitionFetch] = {}
+        self._gone: dict[Place, None] = {}
+        """What the leader has not been told of all that it is asked for, and of what it is not asked for any more."""
+        self._looked_ms: int | None = None
+        """When all that is here was looked at last."""
+        self._all_heard = False
+        """Whether that was since the last answer: then it is noted of all that the leader was heard."""
         self._silent = 0
         """How many fetches in a row have neither said nor been told anything new."""
+
+    def moved(self, place: Place) -> None:
+        """What is to be asked there may be something else."""
+        self._moved[place] = None
 
     def wake(self) -> None:
         """The partitions to fetch may be others: one that the leader was not asked for does not wait for an answer."""
         self._woken.set()
-        asked, self._asked = self._asked, None
-        if asked is None:
-            return
-        for place, partition in self._ready().items():
-            if place not in asked or asked[place].followership is not partition.followership:
-                self.tell(EndWait())
-                return
-        self._asked = asked
+        if self._waits and any(map(self._is_new, self._moved)):
+            self._waits = False
+            self.tell(EndWait())
 
     def tell(self, message: Request) -> None:
         """Say something to the leader that needs no answer; without a connection it is not said."""
@@ -141,12 +149,12 @@ class Fetcher:
         try:
             while True:
                 self._woken.clear()
-                ready = self._ready()
-                if not ready:
+                self._update()
+                if not self._asked:
                     await self._until_woken()
                     continue
                 try:
-                    await self._fetch(ready)
+                    await self._fetch()
                     self._failures = 0
                 except TidelogError as error:
                     await self._recover(error)
@@ -154,20 +162,56 @@ class Fetcher:
             if self._connection is not None:
                 self._connection.abort()
 
-    def _ready(self) -> dict[Place, Partition]:
-        now_ms = self._follow.clocks.now_ms()
-        followed = self._follow.replicas.followed(self._leader)
-        if not self._not_before and not self._stopped:
-            return followed
-        delayed = self._not_before.items()
-        self._not_before = {place: at for place, at in delayed if at > now_ms and place in followed}
-        for place in [place for place in self._stopped if place not in followed]:
-            del self._stopped[place]
-        return {
-            place: partition
-            for place, partition in followed.items()
-            if place not in self._not_before and self._stopped.get(place) is not partition.followership
-        }
+    # ── what to ask for ───────────────────────────────────────────────────────────────────────────
+
+    def _update(self) -> None:
+        """Bring what is asked for up to date, where it may be something else by now (ADR 115)."""
+        now_ms, replicas = self._follow.clocks.now_ms(), self._follow.replicas
+        for place in [place for place, at_ms in self._not_before.items() if at_ms <= now_ms]:
+            del self._not_before[place]
+            self._moved[place] = None
+        last_ms, every_ms = self._looked_ms, replicas.around.lag_max_ms // LOOKS
+        if last_ms is None or now_ms - last_ms >= every_ms or self._session.is_new:
+            self._looked_ms, self._all_heard = now_ms, True
+            self._moved |= dict.fromkeys(self._asked) | dict.fromkeys(replicas.followed(self._leader))
+        moved, self._moved = self._moved, {}
+        for place in moved:
+            self._update_one(place)
+
+    def _update_one(self, place: Place) -> None:
+        partition, known = self._to_fetch(place), self._asked.get(place)
+        if partition is None:
+            if known is not None:
+                del self._asked[place]
+                self._gone[place] = None
+                self._news.pop(place, None)
+            return
+        if known is not None and _is_as_before(*known, partition):
+            return
+        followership = partition.followership
+        assert followership is not None, partition
+        if known is not None and known[0].followership is not followership:
+            self._gone[place] = None  # it began anew here, and may ask what was asked before
+        one = _Sent(partition, followership, followership.ask(partition.view()))
+        entry = self._entry(place, one)
+        self._asked[place], self._news[place] = (one, entry), entry
+
+    def _to_fetch(self, place: Place) -> Partition | None:
+        """The partition, if this leader is to be asked for it now."""
+        partition = self._follow.replicas.partitions.get(place)
+        if partition is None or not is_followed(partition, self._leader):
+            self._not_before.pop(place, None)
+            self._stopped.pop(place, None)
+            return None
+        stopped = self._stopped.get(place) is partition.followership
+        return None if stopped or place in self._not_before else partition
+
+    def _is_new(self, place: Place) -> bool:
+        """Whether there is something to ask for of which the leader has not heard."""
+        partition, asked = self._to_fetch(place), self._asked.get(place)
+        return partition is not None and (
+            asked is None or asked[0].followership is not partition.followership
+        )
 
     async def _until_woken(self) -> None:
         """Until somebody calls, or a partition's delay is over."""
@@ -190,16 +234,16 @@ class Fetcher:
         longest = min(_RECONNECT_MS * 2 ** min(self._failures - 1, 4), _RECONNECT_MAX_MS)
         await asyncio.sleep(self._follow.rng.uniform(0.5, 1.0) * longest / 1000)
 
-    async def _fetch(self, ready: dict[Place, Partition]) -> None:
+    async def _fetch(self) -> None:
         connection = self._connection
         if connection is None or connection.closed:
             connection = await self._connected()
-            ready = self._ready()  # roles may have changed while we connected
+            self._update()  # roles may have changed while we connected
         settings = self._follow.settings
-        sent, wanted = self._wanted(ready)
-        asking = self._session.ask(wanted)
+        (news, self._news), (gone, self._gone) = (self._news, {}), (self._gone, {})
+        asking = self._session.ask(news, gone)
         self._follow.replicas.fetches_sent += 1
-        wait_ms = self._wait_ms(ready, asking)
+        wait_ms = self._wait_ms(asking)
         request = Fetch(
             wait_ms,
             settings.min_bytes,
@@ -213,11 +257,11 @@ class Fetcher:
             fetch_seq=self._follow.replicas.fetches_sent,
         )
         timeout_ms = wait_ms + settings.timeout_ms
-        self._asked = sent
+        self._waits = True
         try:
             reply, data = await connection.call(request, timeout_ms=timeout_ms)
         finally:
-            self._asked = None
+            self._waits = False
         assert isinstance(reply, FetchReply), reply
         if reply.error:
             self._session.begin_anew()
@@ -225,9 +269,9 @@ class Fetcher:
             return
         self._session.answered(reply.session_id)
         self._silent = 0 if reply.partitions or asking.partitions or asking.forget else self._silent + 1
-        await self._process(reply, data, sent)
+        await self._process(reply, data, news)
 
-    def _wait_ms(self, ready: dict[Place, Partition], asking: Asking) -> int:
+    def _wait_ms(self, asking: Asking) -> int:
         """How long the leader may wait for news: longer, the longer there have been none.
 
         Not while this broker has something to say, or wants to join: that is decided when it fetches.
@@ -241,30 +285,11 @@ class Fetcher:
             or settings.min_bytes > 1
         ):
             return settings.max_wait_ms
-        if any(p.state is None or around.me not in p.state.isr for p in ready.values()):
+        asked = (one.partition.state for one, _ in self._asked.values())
+        if any(state is None or around.me not in state.isr for state in asked):
             return settings.max_wait_ms
         longest_ms = min(settings.max_wait_ms * _SILENT_WAITS_MAX, around.lag_max_ms // 4)
         return max(min(settings.max_wait_ms << min(self._silent, 8), longest_ms), settings.max_wait_ms)
-
-    def _wanted(
-        self, ready: dict[Place, Partition]
-    ) -> tuple[dict[Place, _Sent], dict[Place, PartitionFetch]]:
-        """What to ask for, and in which words; what has not changed is taken from the last request."""
-        sent: dict[Place, _Sent] = {}
-        wanted: dict[Place, PartitionFetch] = {}
-        last, self._last = self._last, {}
-        for place, partition in ready.items():
-            again = last.get(place)
-            if again is None or not _is_as_before(*again, partition):
-                followership = partition.followership
-                assert followership is not None, partition
-                if again is not None and again[0].followership is not followership:
-                    self._session.forget(place)  # it began anew here, and may ask what was asked before
-                one = _Sent(partition, followership, followership.ask(partition.view()))
-                again = one, self._entry(place, one)
-            self._last[place] = again
-            sent[place], wanted[place] = again
-        return sent, wanted
 
     def _entry(self, place: Place, sent: _Sent) -> PartitionFetch:
         log = sent.partition.log
@@ -279,21 +304,29 @@ class Fetcher:
             log_start=sent.partition.saved_log_start,
         )
 
-    async def _process(self, reply: FetchReply, data: Buffer, sent: dict[Place, _Sent]) -> None:
+    async def _process(self, reply: FetchReply, data: Buffer, news: Iterable[Place]) -> None:
         now_ms = self._follow.clocks.now_ms()
         pieces = split_attachment(memoryview(data), reply.partitions)
         ask_start: list[_Sent] = []
+        answered: set[Place] = set()
         for entry, piece in zip(reply.partitions, pieces, strict=True):
-            one = sent.pop((entry.topic_id, entry.index), None)
-            if one is None or one.partition.followership is not one.followership:
+            place = entry.topic_id, entry.index
+            if place in answered or place not in self._asked:
+                continue
+            answered.add(place)
+            self._moved[place] = None
+            one = self._asked[place][0]
+            if one.partition.followership is not one.followership:
                 continue  # no longer followed, or in another leadership: the answer says nothing any more
             if one.followership.is_current(one.asked, one.partition.view()):
                 if not entry.error:
                     one.partition.heard_from_leader(now_ms)
                 self._one(one, entry, piece, ask_start)
-        for one in sent.values():
-            if one.partition.followership is one.followership:
+        for place in self._asked if self._all_heard else news:
+            one = self._asked[place][0]
+            if place not in answered and one.partition.followership is one.followership:
                 one.partition.heard_from_leader(now_ms)  # in a session, silence means: nothing new
+        self._all_heard = False
         for one in ask_start:
             await self._ask_start(one)
 

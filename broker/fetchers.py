@@ -8,6 +8,7 @@ from tidelog.broker.fetcher import Fetcher, Follow
 from tidelog.broker.partition import Partition
 from tidelog.protocol.messages import Flushed, PartitionFlushed
 from tidelog.protocol.types import BrokerId
+from tidelog.replication.sessions import Place
 
 
 class Fetchers:
@@ -19,6 +20,7 @@ class Fetchers:
         self._follow = follow
         self._start = start
         self._running: dict[BrokerId, tuple[Fetcher, asyncio.Task[None]]] = {}
+        follow.replicas.asks_anew = self._moved
 
     def fetch_from(self, leaders: set[BrokerId]) -> None:
         """Follow these and nobody else; each looks at once whether it is for other partitions than before."""
@@ -30,6 +32,10 @@ class Fetchers:
                 self._running[leader] = fetcher, self._start(fetcher.run())
             self._running[leader][0].wake()
 
+    def _moved(self, place: Place) -> None:
+        for fetcher, _ in self._running.values():
+            fetcher.moved(place)
+
     def flushed(self, partitions: Iterable[Partition]) -> None:
         """Logs are durable further than before: tell the leaders that wait for it (DECISIONS 25)."""
         by_leader: dict[BrokerId, list[PartitionFlushed]] = {}
@@ -40,6 +46,7 @@ class Fetchers:
                 last_epoch = log.epochs.epoch_of(log.durable_offset - 1)
                 told = PartitionFlushed(*state.place, leader_epoch, log.durable_offset, last_epoch)
                 by_leader.setdefault(following.leading.leader, []).append(told)
+                self._moved(state.place)  # should that be lost, the next fetch says it
         around = self._follow.replicas.around
         for leader, told_all in by_leader.items():
             known = self._running.get(leader)

@@ -187,7 +187,10 @@ class Flusher:
         written = await self.write(writes)
         for partition, start, begun_anew in starts:
             if any(partition.name in data.logs for data in written):
+                before = partition.saved_log_start
                 partition.log_start_saved(start, begun_anew)
+                if partition.saved_log_start != before and partition.state is not None:
+                    self._replicas.log_start_saved(partition.state.place)
         return len(written) == len(writes)
 
     def committed(self) -> dict[TopicPartition, Offset]:

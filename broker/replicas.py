@@ -49,6 +49,8 @@ class Missing:
     """Its log is being made, beside others."""
 
 
+LOOKS: Final = 4
+"""How often, within the lag that is allowed, leader and follower look at all that is followed; else at what has moved."""
 AT_ONCE: Final = 4
 """So many logs are made where they are needed; of more, all are made in a worker thread."""
 
@@ -90,6 +92,8 @@ class Replicas:
         """Until when consumers may read from followers because this broker has sent them there."""
         self.damage_found: Callable[[Partition], None] = lambda _: None
         """Told when something is wrong with a log: the controller is to hear of it."""
+        self.asks_anew: Callable[[Place], None] = lambda _: None
+        """Told where something else is to be fetched, or said of what is here, than before."""
         self._run_soon = run_soon
         self._wake_at = wake_at
         self._propose_soon = propose_soon
@@ -135,11 +139,12 @@ class Replicas:
             del self.missing[place]
         if self._config_of is not None:
             partition.log.reconfigure(self._config_of(topic))
-        partition.tell_damage = lambda: self.damage_found(partition)
+        partition.tell_damage = lambda: self._is_damaged(place, partition)
         partition.adopt(state, self.around, now_ms)
         self.proposing.pop(place, None)
         self.look_at(partition)
         self.touched(place)
+        self.asks_anew(place)
 
     def _host(self, place: Place, name: TopicPartition, wall_ms: int) -> Partition | None:
         """The partition with the log that is there, or with a new one; None: it is missing, and why is noted.
@@ -243,7 +248,7 @@ class Replicas:
         self.proposing.pop(place, None)
         partition.go_offline("it is not placed on this broker any more")
         self.touched(place)
-        self.grown(partition)
+        self.asks_anew(place)
         if partition.log.is_in_use:
             self._leaving[partition.name] = partition
         else:
@@ -289,6 +294,16 @@ class Replicas:
                 self.proposing.pop(place, None)
                 partition.go_offline(why)
                 self.touched(place)
+                self.asks_anew(place)
+
+    def log_start_saved(self, place: Place) -> None:
+        """Its log starts higher, durably: those that fetch it are told, and those that it is fetched from."""
+        self.sessions.moved(place)
+        self.asks_anew(place)
+
+    def _is_damaged(self, place: Place, partition: Partition) -> None:
+        self.asks_anew(place)
+        self.damage_found(partition)
 
     def offline(self) -> list[Place]:
         """The replicas that should be here and cannot be served."""
@@ -368,14 +383,8 @@ class Replicas:
         return partition
 
     def followed(self, leader: BrokerId) -> dict[Place, Partition]:
-        """The partitions to fetch from that broker: not for a damaged log, which would say that it has them."""
-        return {
-            place: partition
-            for place, partition in self.partitions.items()
-            if partition.followership is not None
-            and partition.followership.leading.leader == leader
-            and partition.damage is None
-        }
+        """The partitions to fetch from that broker."""
+        return {place: each for place, each in self.partitions.items() if is_followed(each, leader)}
 
     def leaders(self) -> set[BrokerId]:
         """The brokers that something is to be fetched from."""
@@ -406,21 +415,28 @@ class Replicas:
         """Something about that place has changed: answers that wait for it are tried soon, once per burst."""
         if self.delayed.touched(key):
             self._run_soon()
-        partition = self.partitions.get(key)  # type: ignore[call-overload]  # what is no place is not there
-        if partition is not None:
-            self.grown(partition)
+        self.grown(key)
 
-    def grown(self, partition: Partition) -> None:
-        """Its log has more that is not committed: only replicas may have that, and they wait for the partition itself.
+    def grown(self, place: Hashable) -> None:
+        """Its log has more that is not committed: only replicas may have that, and they wait by their sessions.
 
         Whoever waits for the place is spared a look, and of producers there may be as many as there are requests.
         """
-        if self.delayed.touched(partition):
-            self._run_soon()
+        for session in self.sessions.moved(place):
+            if self.delayed.touched(session):
+                self._run_soon()
 
     def committed(self, place: Place, now_ms: int) -> None:
         """More is committed there, or deleted everywhere: nothing that replicas wait for, unless consumers read there."""
         if now_ms < self.nearby_until_ms:
             self.touched(place)
-        elif self.delayed.touched(place):
+            return
+        self.sessions.moved(place)
+        if self.delayed.touched(place):
             self._run_soon()
+
+
+def is_followed(partition: Partition, leader: BrokerId) -> bool:
+    """Whether it is to be fetched from that broker: not for a damaged log, which would say that it has it."""
+    following = partition.followership
+    return following is not None and following.leading.leader == leader and partition.damage is None

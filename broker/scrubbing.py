@@ -224,7 +224,7 @@ class Scrubbing:
         if is_gone(damage, partition.log):
             logger.info("log.damage_deleted partition=%s start=%d", partition.name, partition.log.log_start)
             partition.damage = None
-            self._mended()
+            self._is_mended(partition)
         elif may_be_cut(damage, partition.state, me) and not partition.log.is_in_use:
             self._cut(partition)
 
@@ -246,9 +246,14 @@ class Scrubbing:
                 "log.mended partition=%s from=%d to=%d", partition.name, end, partition.log.end_offset
             )
             if done:
-                self._mended()
+                self._is_mended(partition)
             else:
                 self._to_mend.set()
+
+    def _is_mended(self, partition: Partition) -> None:
+        if partition.state is not None:
+            self._replicas.asks_anew(partition.state.place)
+        self._mended()
 
 
 def _is_there(partition: Partition, segment: Segment) -> bool:

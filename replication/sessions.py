@@ -2,6 +2,7 @@
 
     reader    (0, 0) everything ──► (id, 1) what changed ──► (id, 2) ... ──► an error or a lost answer: (0, 0)
     leader    keeps what was asked of each partition and what was answered last; answers what is new
+    moved     ──► the only partitions that either side looks at; all of them from time to time (ADR 115)
 
 What it keeps true (docs/REPLICATION.md; I-20, KAFKA-8052, KAFKA-9338):
 
@@ -47,7 +48,7 @@ class Told(NamedTuple):
 # ── the leader's side ─────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Session:
     """What one reader asks for, and what it was told last."""
 
@@ -58,18 +59,34 @@ class Session:
     """Who opened it: nobody else continues it."""
     partitions: dict[Place, PartitionFetch] = field(default_factory=dict)
     told: dict[Place, Told] = field(default_factory=dict)
-    first: int = 0
-    """Where the next answer begins, so that none of many busy partitions is starved."""
+    moved: dict[Place, None] = field(default_factory=dict)
+    """Of which there may be something to note or to tell; whose turn it is comes first."""
+    looked_ms: int | None = None
+    """When all of them were looked at last."""
+    hears: bool = False
+    """Whether it is told what moves; to one that is not, everything has moved, always."""
+    waits: bool = False
+    """Whether an answer is owed."""
+
+    def look(self, now_ms: int, every_ms: int) -> None:
+        """Look at all of them if that is due: of those that do not move it is noted only then that they were asked for."""
+        if not self.hears or self.looked_ms is None or now_ms - self.looked_ms >= every_ms:
+            self.looked_ms = now_ms
+            self.moved |= dict.fromkeys(self.partitions)
 
     def in_turn(self) -> list[PartitionFetch]:
-        """Every partition, beginning where the last answer stopped."""
-        asked = list(self.partitions.values())
-        first = self.first % len(asked) if asked else 0
-        return asked[first:] + asked[:first]
+        """What has moved, beginning where the last answer stopped."""
+        return [self.partitions[place] for place in self.moved]
 
-    def stopped_before(self, served: int) -> None:
-        """The answer had room for so many partitions with records: the next one begins behind them."""
-        self.first = (self.first + served) % max(len(self.partitions), 1)
+    def served(self, places: Iterable[Place]) -> None:
+        """The answer had room for records of these: the next one begins behind them, so that no other is starved."""
+        for place in places:
+            self.moved.pop(place)
+            self.moved[place] = None
+
+    def settled(self, place: Place) -> None:
+        """Its reader has everything, has said so and was told all: it is looked at again when something happens."""
+        self.moved.pop(place, None)
 
     def worth_telling(self, entry: PartitionFetched) -> bool:
         """Whether the entry says anything that the reader does not know; and remember that it is told."""
@@ -86,18 +103,59 @@ class Session:
 class FetchSessions:
     """A leader's sessions; bounded, the least recently used and idle one makes room."""
 
-    __slots__ = ("_ids", "_sessions")
+    __slots__ = ("_ids", "_sessions", "_watching")
 
     def __init__(self, first_id: int = 1) -> None:
         self._sessions: dict[int, Session] = {}
         self._ids = first_id
+        self._watching: dict[Place, dict[Session, None]] = {}
+        """Those that are to hear what moves: all replicas' that are kept, and those that wait."""
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def drop_all(self) -> None:
         """Forget every session: readers begin new ones, and nothing else changes."""
-        self._sessions.clear()
+        for session in list(self._sessions.values()):
+            self._drop(session)
+
+    def moved(self, place: Hashable) -> Iterable[Session]:
+        """Something has happened there: to be looked at by these sessions, of which some may wait for it."""
+        watching: Iterable[Session] = self._watching.get(place, ())  # type: ignore[call-overload]  # or no place
+        for session in watching:
+            session.moved[place] = None  # type: ignore[index]
+        return watching
+
+    def begin_wait(self, session: Session) -> None:
+        """Its answer waits for something to move."""
+        session.waits = True
+        if not self._keeps(session):
+            self._watch(session, session.partitions)
+
+    def end_wait(self, session: Session) -> None:
+        """It is answered."""
+        session.waits = False
+        if not self._keeps(session):
+            self._unwatch(session, session.partitions)
+
+    def _keeps(self, session: Session) -> bool:
+        return self._sessions.get(session.session_id) is session
+
+    def _watch(self, session: Session, places: Iterable[Place]) -> None:
+        for place in places if session.hears else ():
+            self._watching.setdefault(place, {})[session] = None
+
+    def _unwatch(self, session: Session, places: Iterable[Place]) -> None:
+        for place in places:
+            watching = self._watching.get(place, {})
+            watching.pop(session, None)
+            if not watching:
+                self._watching.pop(place, None)
+
+    def _drop(self, session: Session) -> None:
+        del self._sessions[session.session_id]
+        if not session.waits:
+            self._unwatch(session, session.partitions)
 
     def take(
         self,
@@ -108,6 +166,7 @@ class FetchSessions:
         now_ms: int,
         *,
         reader: Hashable = None,
+        hears: bool = False,
     ) -> Session:
         """The session that a request belongs to, brought up to date with it; id 0 when there is none to keep.
 
@@ -116,41 +175,49 @@ class FetchSessions:
         """
         asked = {(entry.topic_id, entry.index): entry for entry in partitions}
         found = self._sessions.get(session_id)
-        if found is not None:
-            found = self._sessions.pop(session_id) if found.reader == reader else None
+        if found is not None and found.reader != reader:
+            found = None
         if session_epoch in {NEW, NO_SESSION}:
-            session = Session(0, NEW, now_ms, reader, asked)
+            if found is not None:
+                self._drop(found)
+            session = Session(0, NEW, now_ms, reader, asked, moved=dict.fromkeys(asked), hears=hears)
             if session_epoch == NEW and self._has_room(now_ms):
                 session.session_id, session.epoch = self._ids, 1
                 self._ids = next_epoch(self._ids)
                 self._sessions[session.session_id] = session
+                self._watch(session, asked)
             return session
         if found is None:
             raise FetchSessionIdNotFound(f"fetch session {session_id} is not known")
         if session_epoch != found.epoch:
+            self._drop(found)
             raise InvalidFetchSessionEpoch(
                 f"fetch {session_epoch} of session {session_id} came, {found.epoch} was expected"
             )
         for place in ((gone.topic_id, gone.index) for gone in forget):
             found.partitions.pop(place, None)
             found.told.pop(place, None)
+            found.moved.pop(place, None)
+            self._unwatch(found, (place,))
         for place, entry in asked.items():
             known = found.partitions.get(place)
             if known is None or known.current_leader_epoch != entry.current_leader_epoch:
                 found.told.pop(place, None)
             found.partitions[place] = entry
+            found.moved[place] = None
+        self._watch(found, asked)
         found.epoch = next_epoch(found.epoch)
         found.used_ms = now_ms
-        self._sessions[session_id] = found  # behind all that were used less recently
+        self._sessions[session_id] = self._sessions.pop(session_id)  # behind all that were used less recently
         return found
 
     def _has_room(self, now_ms: int) -> bool:
         if len(self._sessions) < KEPT:
             return True
-        oldest_id, oldest = next(iter(self._sessions.items()))
+        oldest = next(iter(self._sessions.values()))
         if now_ms - oldest.used_ms < EVICTABLE_AFTER_MS:
             return False
-        del self._sessions[oldest_id]
+        self._drop(oldest)
         return True
 
 
@@ -169,29 +236,29 @@ class Asking(NamedTuple):
 class FetchSession:
     """One reader's session with one leader."""
 
-    __slots__ = ("_epoch", "_forgotten", "_id", "_said")
+    __slots__ = ("_epoch", "_id", "_said")
 
     def __init__(self) -> None:
         self._id = 0
         self._epoch = NEW
         self._said: dict[Place, PartitionFetch] = {}
-        self._forgotten: set[Place] = set()
 
-    def forget(self, place: Place) -> None:
-        """What was told of it is not known any more, though the same may be asked as before: it is told again."""
-        self._forgotten.add(place)
+    @property
+    def is_new(self) -> bool:
+        """Whether the next request says everything."""
+        return self._epoch == NEW
 
-    def ask(self, wanted: Mapping[Place, PartitionFetch]) -> Asking:
-        """The smallest request that asks for exactly these partitions."""
-        said, self._said = self._said, dict(wanted)
-        forgotten, self._forgotten = self._forgotten, set()
-        if self._epoch == NEW:
-            return Asking(0, NEW, tuple(wanted.values()), ())
-        changed = tuple(
-            entry for place, entry in wanted.items() if place in forgotten or said.get(place) != entry
-        )
-        gone = tuple(PartitionIndex(*place) for place in said if place not in wanted or place in forgotten)
-        return Asking(self._id, self._epoch, changed, gone)
+    def ask(self, changed: Mapping[Place, PartitionFetch], gone: Iterable[Place] = ()) -> Asking:
+        """The smallest request that asks for what was asked for before, without those, and with these.
+
+        What is in both is given up and asked for anew: what was told of it is not known any more.
+        """
+        left = tuple(PartitionIndex(*place) for place in gone if self._said.pop(place, None) is not None)
+        news = tuple(entry for place, entry in changed.items() if self._said.get(place) != entry)
+        self._said |= changed
+        if self.is_new:
+            return Asking(0, NEW, tuple(self._said.values()), ())
+        return Asking(self._id, self._epoch, news, left)
 
     def answered(self, session_id: int) -> None:
         """The answer has come; its session id is 0 where the leader keeps none."""

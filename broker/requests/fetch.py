@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, cast
 
 from tidelog.broker.partition import Partition
+from tidelog.broker.replicas import LOOKS
 from tidelog.broker.requests.context import Context
 from tidelog.protocol.errors import (
     FetchSessionIdNotFound,
@@ -49,18 +50,21 @@ def fetch(context: Context, incoming: Incoming) -> None:
             request.forget,
             context.clocks.now_ms(),
             reader=(request.broker_id, request.broker_epoch, incoming.connection if consumer else None),
+            hears=not consumer,
         )
     except (FetchSessionIdNotFound, InvalidFetchSessionEpoch) as error:
         incoming.reply(FetchReply(error=error.code, message=str(error)))
         return
     waiting = _Waiting(context, incoming, request, session)
     if consumer:
+        session.look(context.clocks.now_ms(), 0)
         waiting.remember_epochs()
     else:
         waiting.take_note()
     if request.max_wait_ms == 0:
         waiting.give_up()
         return
+    context.replicas.sessions.begin_wait(session)
     context.replicas.wait(waiting, waiting.keys(), context.clocks.now_ms() + request.max_wait_ms)
     if not waiting.answered:
         context.replicas.waiting_fetches.setdefault(incoming.connection, []).append(waiting.hurry)
@@ -95,12 +99,9 @@ class _Waiting:
     # ── on arrival ────────────────────────────────────────────────────────────────────────────────
 
     def keys(self) -> list[Hashable]:
-        """What it waits for: a replica for all that is written, anybody else for what is committed."""
-        places, connection = self.session.partitions, self.incoming.connection
-        if self.request.broker_id == NO_BROKER:
-            return [*places, connection]
-        hosted = self.context.replicas.partitions
-        return [*(hosted.get(place, place) for place in places), connection]
+        """What it waits for: a replica for all that its session hears of, anybody else for what is committed."""
+        places = self.session.partitions if self.request.broker_id == NO_BROKER else (self.session,)
+        return [*places, self.incoming.connection]
 
     def remember_epochs(self) -> None:
         """Another leadership ends the waiting, also of a consumer that does not say in which it believes."""
@@ -110,13 +111,17 @@ class _Waiting:
         }
 
     def take_note(self) -> None:
-        """The follower has told what it has."""
+        """The follower has told what it has: of those that have not moved that was noted before (ADR 115)."""
         now_ms, around = self.context.clocks.now_ms(), self.context.replicas.around
         # To an older process every partition says that it is; by one look at the image most are spared theirs.
         is_known = around.registered_epoch(self.request.broker_id) == self.request.broker_epoch
+        self.session.look(now_ms, around.lag_max_ms // LOOKS if is_known else 0)
         nothing_new = is_known
-        for place, asked in self.session.partitions.items():
+        for asked in self.session.in_turn():
+            place = asked.topic_id, asked.index
             if is_known and self._said_before(place, asked, now_ms):
+                if self._says_nothing(asked):
+                    self.session.settled(place)
                 continue
             try:
                 partition = self.context.replicas.at(*place)
@@ -184,7 +189,7 @@ class _Waiting:
             return False
         wanted = max(self.request.min_bytes, 1)
         found = 0
-        for asked in self.session.partitions.values():
+        for asked in self.session.in_turn():
             try:
                 news = self._readable(asked, wanted)
             except TidelogError:
@@ -232,7 +237,7 @@ class _Waiting:
         if self.reminded or self.request.broker_id == NO_BROKER or not (nearby or patient):
             return
         untold: Place | None = None
-        for place in self.session.partitions:
+        for place in self.session.moved:
             partition = replicas.partitions.get(place)
             if partition is None or partition.leadership is None:
                 continue
@@ -256,11 +261,11 @@ class _Waiting:
         """Answer with what there is."""
         session = self.session
         self._is_over()
-        left, served = min(self.request.max_bytes, FETCH_MAX_BYTES), 0
+        left, served = min(self.request.max_bytes, FETCH_MAX_BYTES), list[Place]()
         entries: list[PartitionFetched] = []
         attachments: list[memoryview] = []
         to_follower = self.request.broker_id != NO_BROKER
-        for at, asked in enumerate(session.in_turn()):
+        for asked in session.in_turn():
             if to_follower and self._says_nothing(asked):
                 continue
             # The first batch is given whatever its size, so that an oversized one cannot stall its partition.
@@ -271,8 +276,8 @@ class _Waiting:
                 if len(data):
                     attachments.append(data)
                     left -= len(data)
-                    served = at + 1
-        session.stopped_before(served)
+                    served.append((asked.topic_id, asked.index))
+        session.served(served)
         self.incoming.reply(FetchReply(tuple(entries), session_id=session.session_id), *attachments)
 
     def _says_nothing(self, asked: PartitionFetch) -> bool:
@@ -296,6 +301,7 @@ class _Waiting:
 
     def _is_over(self) -> None:
         self.answered = True
+        self.context.replicas.sessions.end_wait(self.session)
         waiting, mine = self.context.replicas.waiting_fetches, self.incoming.connection
         if self.hurry in waiting.get(mine, ()):
             waiting[mine].remove(self.hurry)

@@ -52,7 +52,7 @@ def produce(context: Context, incoming: Incoming) -> None:
         if is_committed:
             replicas.touched((entry.topic_id, entry.index))
         else:
-            replicas.grown(partition)
+            replicas.grown((entry.topic_id, entry.index))
         if acks == ACKS_ALL and not is_committed:
             waiting.owed[at] = _Owed(entry, partition, partition.leader_epoch, appended)
         else:

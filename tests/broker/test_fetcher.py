@@ -8,13 +8,28 @@ import pytest
 
 from tests.broker.node import PLACE, TOPIC_ID, Node
 from tests.broker.test_partition import at
-from tidelog.broker.fetcher import Fetcher, FetchSettings, Follow, _Sent
+from tidelog.broker.fetcher import Fetcher, FetchSettings, Follow
 from tidelog.broker.partition import Partition
+from tidelog.broker.replicas import LOOKS
 from tidelog.protocol.bounds import Bounds
-from tidelog.protocol.errors import DiskFull, FencedLeaderEpoch, StaleBrokerEpoch, UnknownLeaderEpoch
+from tidelog.protocol.errors import (
+    DamagedLog,
+    DiskFull,
+    FencedLeaderEpoch,
+    StaleBrokerEpoch,
+    UnknownLeaderEpoch,
+)
 from tidelog.protocol.io import Connection
 from tidelog.protocol.limits import DEFAULT
-from tidelog.protocol.messages import EndWait, EpochEnd, Fetch, FetchReply, PartitionFetched, Request
+from tidelog.protocol.messages import (
+    EndWait,
+    EpochEnd,
+    Fetch,
+    FetchReply,
+    PartitionFetch,
+    PartitionFetched,
+    Request,
+)
 from tidelog.protocol.types import BrokerId
 from tidelog.replication.sessions import Place
 from tidelog.storage.log import Log
@@ -45,19 +60,24 @@ class Following:
                 lambda: self.called.append("check"),
             ),
         )
+        self.node.replicas.asks_anew = self.fetcher.moved
         self.ask()
 
-    def ask(self) -> None:
-        """As a fetch does before it is sent."""
-        self.sent: dict[Place, _Sent] = {}
-        for place, partition in self.fetcher._ready().items():
-            assert partition.followership is not None
-            asked = partition.followership.ask(partition.view())
-            self.sent[place] = _Sent(partition, partition.followership, asked)
+    def ask(self) -> dict[Place, PartitionFetch]:
+        """As a fetch does before it is sent: what is new in it."""
+        self.fetcher._update()
+        self.news, self.fetcher._news = self.fetcher._news, {}
+        return self.news
+
+    @property
+    def asked(self) -> dict[Place, PartitionFetch]:
+        """What the leader is asked for, when that is brought up to date."""
+        self.ask()
+        return {place: said for place, (_, said) in self.fetcher._asked.items()}
 
     def hear(self, *entries: PartitionFetched, data: bytes = b"") -> None:
         """The answer comes; nothing in it has to be waited for."""
-        processing = self.fetcher._process(FetchReply(entries), data, self.sent)
+        processing = self.fetcher._process(FetchReply(entries), data, self.news)
         with pytest.raises(StopIteration):
             processing.send(None)
 
@@ -105,12 +125,15 @@ def test_a_partition_that_the_leader_was_not_asked_for_ends_the_poll() -> None:
     following, line = Following(), Line()
     fetcher = following.fetcher
     fetcher._connection = cast("Connection", line)
-    fetcher.wake()
-    assert line.sent == [], "nothing is asked yet, and what will be names every partition"
-    fetcher._asked = following.sent
+    fetcher._waits = True
+    fetcher.moved(OTHER)
     fetcher.wake()
     assert line.sent == [], "all that is followed was asked for"
+    fetcher._waits = False
     following.node.follow(2, place=OTHER)
+    fetcher.wake()
+    assert line.sent == [], "nothing is asked yet, and what will be names every partition"
+    fetcher._waits = True
     fetcher.wake()
     assert line.sent == [EndWait()]
     fetcher.wake()
@@ -168,26 +191,26 @@ def test_trouble_with_one_partition_is_none_for_the_others(monkeypatch: pytest.M
     other = entry(OTHER, records_size=len(batch))
     following.hear(entry(diverging=EpochEnd(0, 0), high_watermark=-1), other, data=batch)
     assert following.partition(OTHER).log.end_offset == 3
-    assert list(following.fetcher._ready()) == [OTHER]
+    assert list(following.asked) == [OTHER]
     following.node.wait(1000)
-    assert set(following.fetcher._ready()) == {PLACE, OTHER}
+    assert set(following.asked) == {PLACE, OTHER}
 
 
 def test_who_is_behind_its_leader_asks_again_later() -> None:
     following = Following()
     following.hear(entry(error=UnknownLeaderEpoch.code))
-    assert list(following.fetcher._ready()) == [OTHER]
+    assert list(following.asked) == [OTHER]
     following.node.wait(100)
-    assert set(following.fetcher._ready()) == {PLACE, OTHER}
+    assert set(following.asked) == {PLACE, OTHER}
 
 
 def test_an_old_leadership_is_asked_for_no_more_until_there_is_a_new_one() -> None:
     following = Following()
     following.hear(entry(error=FencedLeaderEpoch.code))
     following.node.wait(60_000)
-    assert list(following.fetcher._ready()) == [OTHER]
+    assert list(following.asked) == [OTHER]
     following.node.follow(2)
-    assert set(following.fetcher._ready()) == {PLACE, OTHER}
+    assert set(following.asked) == {PLACE, OTHER}
 
 
 def test_who_hears_of_a_newer_process_with_its_id_asks_the_controller() -> None:
@@ -207,56 +230,84 @@ def test_a_log_start_is_told_when_a_kill_would_not_take_it_back() -> None:
     """ADR 0079: the leader answers a deletion by what its followers tell."""
     following, batch = Following(), at(0, 3)
     following.hear(entry(records_size=len(batch), high_watermark=3, log_start=2), data=batch)
-    following.ask()
-    asked = following.sent[PLACE]
-    assert following.fetcher._entry(PLACE, asked).log_start == 0
-    asked.partition.log_start_saved(2, asked.partition.begun_anew)
-    assert following.fetcher._entry(PLACE, asked).log_start == 2
+    assert following.asked[PLACE].log_start == 0
+    partition = following.partition()
+    partition.log_start_saved(2, partition.begun_anew)
+    following.node.replicas.log_start_saved(PLACE)
+    assert following.asked[PLACE].log_start == 2
 
 
 def test_what_is_told_to_be_durable_is_on_the_disk() -> None:
     """D7: in group mode the leader commits by it."""
     following, batch = Following(), at(0, 3)
     following.hear(entry(records_size=len(batch), high_watermark=0), data=batch)
-    following.ask()
-    asked = following.sent[PLACE]
-    told = following.fetcher._entry(PLACE, asked)
+    told = following.asked[PLACE]
     assert (told.fetch_offset, told.durable_offset) == (3, 0)
-    asked.partition.log.flush()
-    assert following.fetcher._entry(PLACE, asked).durable_offset == 3
+    following.partition().log.flush()
+    following.fetcher.moved(PLACE)
+    assert following.asked[PLACE].durable_offset == 3
 
 
 def test_whoever_has_nothing_new_to_say_asks_in_the_same_words_again() -> None:
     following = Following()
-    ready = following.fetcher._ready()
-    (_, first), (_, second) = following.fetcher._wanted(ready), following.fetcher._wanted(ready)
-    assert all(second[place] is first[place] for place in (PLACE, OTHER))
+    first, news = following.asked, following.ask()
+    assert news == {}
+    assert all(following.asked[place] is first[place] for place in (PLACE, OTHER))
 
 
 @pytest.mark.parametrize("what", ["appended", "durable", "log start", "leadership"])
 def test_what_has_changed_is_asked_for_anew_and_nothing_else(what: str) -> None:
     following, batch = Following(), at(0, 3)
     following.hear(entry(records_size=len(batch), high_watermark=3, log_start=2), data=batch)
-    if what == "appended":
-        following.ask()
-    _, before = following.fetcher._wanted(following.fetcher._ready())
-    partition = following.partition()
+    before, partition = following.asked, following.partition()
     if what == "appended":
         more = at(3, 3)
         following.hear(entry(records_size=len(more), high_watermark=6), data=more)
     elif what == "durable":
         partition.log.flush()
+        following.fetcher.moved(PLACE)
     elif what == "log start":
         partition.log_start_saved(2, partition.begun_anew)
+        following.node.replicas.log_start_saved(PLACE)
     else:
         following.node.follow(2, epoch=7)
-    _, then = following.fetcher._wanted(following.fetcher._ready())
+    assert list(following.ask()) == [PLACE]
+    then = following.asked
     assert then[PLACE] != before[PLACE]
     assert then[OTHER] is before[OTHER]
     log = partition.log
     assert (then[PLACE].fetch_offset, then[PLACE].durable_offset) == (log.end_offset, log.durable_offset)
     assert then[PLACE].log_start == partition.saved_log_start
     assert then[PLACE].current_leader_epoch == partition.leader_epoch
+
+
+@pytest.mark.parametrize("what", ["leadership", "another leader", "gone", "damage"])
+def test_what_the_cluster_decides_and_what_is_found_out_is_looked_at_by_itself(what: str) -> None:
+    """Nobody looks at all that is followed for it (ADR 115)."""
+    following = Following()
+    following.fetcher._session.answered(1)
+    if what == "leadership":
+        following.node.follow(2, epoch=7)
+        assert following.asked[PLACE].current_leader_epoch == 7
+        return
+    if what == "another leader":
+        following.node.follow(3)
+    elif what == "gone":
+        following.node.remove()
+    else:
+        following.partition().found_damage(DamagedLog("planted", 0))
+    assert list(following.asked) == [OTHER]
+
+
+def test_what_nobody_has_told_is_found_when_all_is_looked_at_from_time_to_time() -> None:
+    following, batch = Following(), at(0, 3)
+    following.fetcher._session.answered(1)
+    following.hear(entry(records_size=len(batch)), data=batch)
+    following.ask()
+    following.partition().log.flush()
+    assert following.ask() == {}
+    following.node.wait(following.node.replicas.around.lag_max_ms // LOOKS)
+    assert following.ask()[PLACE].durable_offset == 3
 
 
 # ── how long the leader may wait ──────────────────────────────────────────────────────────────────────
@@ -283,8 +334,10 @@ def poll(following: Following, times: int, **entries: Any) -> list[int]:
     fetcher, leader = following.fetcher, Patient()
     leader.entries = (entry(**entries),) if entries else ()
     fetcher._connection = cast("Connection", leader)
+    fetcher._news, following.news = following.news | fetcher._news, {}
     for _ in range(times):
-        fetching = fetcher._fetch(fetcher._ready())
+        fetcher._update()
+        fetching = fetcher._fetch()
         with pytest.raises(StopIteration):
             fetching.send(None)
     return leader.waits_ms
@@ -311,6 +364,7 @@ def test_who_is_not_in_sync_or_was_told_to_come_again_lets_nobody_wait_long() ->
     following.node.adopt(place=OTHER, isr=(1, 2, 3))
     assert poll(following, 1) == [2000]
     following.fetcher._not_before[OTHER] = following.node.now_ms + 50
+    following.fetcher.moved(OTHER)
     assert poll(following, 1) == [500]
     following.node.now_ms += 50
     assert poll(following, 4) == [500, 500, 1000, 2000], "what is over is forgotten"

@@ -132,7 +132,7 @@ def a_cut_during_a_flush(plant: pytest.MonkeyPatch) -> None:
 
 
 def turns_by_how_many_were_served(plant: pytest.MonkeyPatch) -> None:
-    plant.setattr(Session, "stopped_before", lambda *_: None)
+    plant.setattr(Session, "served", lambda *_: None)
 
 
 def news_of_log_starts_is_no_news(made: Any) -> Any:

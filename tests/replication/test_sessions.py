@@ -177,8 +177,66 @@ def test_the_next_answer_begins_where_the_last_one_stopped() -> None:
     order = []
     for _ in range(3):
         order.append([entry.index for entry in session.in_turn()])
-        session.stopped_before(3)
+        session.served((TOPIC, index) for index in order[-1][:3])
     assert order == [[0, 1, 2, 3], [3, 0, 1, 2], [2, 3, 0, 1]]
+
+
+# ── what has moved ────────────────────────────────────────────────────────────────────────────────────
+
+
+def hearing(
+    sessions: FetchSessions, *partitions: PartitionFetch, epoch: int = NEW, number: int = 0
+) -> Session:
+    session = sessions.take(number, epoch, partitions, (), 0, reader=1, hears=True)
+    session.look(0, 1000)
+    return session
+
+
+def settled(session: Session) -> Session:
+    for place in list(session.moved):
+        session.settled(place)
+    return session
+
+
+def test_only_what_has_moved_or_is_asked_for_anew_is_looked_at() -> None:
+    sessions = FetchSessions()
+    session = settled(hearing(sessions, *(asks(index) for index in range(4))))
+    assert list(sessions.moved((TOPIC, 2))) == [session]
+    again = hearing(sessions, asks(1, fetch_offset=3), epoch=1, number=1)
+    assert [entry.index for entry in again.in_turn()] == [2, 1]
+
+
+def test_all_is_looked_at_again_from_time_to_time() -> None:
+    session = settled(hearing(FetchSessions(), asks(0), asks(1)))
+    session.look(999, 1000)
+    assert session.in_turn() == []
+    session.look(1000, 1000)
+    assert [entry.index for entry in session.in_turn()] == [0, 1]
+
+
+def test_to_a_reader_that_hears_nothing_everything_has_moved() -> None:
+    session = settled(opened(FetchSessions(), asks(0)))
+    session.look(0, 1000)
+    assert session.in_turn() == [asks(0)]
+
+
+def test_a_session_hears_of_what_it_asks_for_now() -> None:
+    sessions = FetchSessions()
+    session = settled(hearing(sessions, asks(0), asks(1)))
+    sessions.take(1, 1, [asks(2)], [PartitionIndex(TOPIC, 0)], 0, reader=1, hears=True)
+    assert [list(sessions.moved((TOPIC, index))) for index in range(4)] == [[], [session], [session], []]
+    assert set(session.moved) == {(TOPIC, 1), (TOPIC, 2)}
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_who_waits_hears_also_when_no_session_is_kept_and_afterwards_no_more(kept: bool) -> None:
+    sessions = FetchSessions()
+    session = hearing(sessions, asks(0), epoch=NEW if kept else NO_SESSION)
+    sessions.begin_wait(session)
+    sessions.drop_all()
+    assert list(sessions.moved((TOPIC, 0))) == [session]
+    sessions.end_wait(session)
+    assert list(sessions.moved((TOPIC, 0))) == []
 
 
 # ── the reader's side ─────────────────────────────────────────────────────────────────────────────────
@@ -194,13 +252,12 @@ def test_a_reader_asks_in_full_until_the_leader_keeps_a_session() -> None:
 
 def test_what_a_reader_has_forgotten_it_gives_up_and_asks_for_anew() -> None:
     reader = FetchSession()
-    wanted = {(TOPIC, i): asks(i) for i in range(2)}
-    reader.ask(wanted)
+    reader.ask({(TOPIC, i): asks(i) for i in range(2)})
     reader.answered(9)
-    reader.forget((TOPIC, 1))
-    assert reader.ask(wanted) == (9, 1, (asks(1),), (PartitionIndex(TOPIC, 1),))
+    anew = reader.ask({(TOPIC, 1): asks(1)}, [(TOPIC, 1)])
+    assert anew == (9, 1, (asks(1),), (PartitionIndex(TOPIC, 1),))
     reader.answered(9)
-    assert reader.ask(wanted) == (9, 2, (), ())
+    assert reader.ask({}) == (9, 2, (), ())
 
 
 def test_a_reader_then_asks_for_what_has_changed() -> None:
@@ -208,7 +265,9 @@ def test_a_reader_then_asks_for_what_has_changed() -> None:
     reader.ask({(TOPIC, i): asks(i) for i in range(3)})
     reader.answered(9)
     changed = asks(1, durable_offset=4)
-    assert reader.ask({(TOPIC, 1): changed, (TOPIC, 2): asks(2), (TOPIC, 3): asks(3)}) == (
+    assert reader.ask(
+        {(TOPIC, 1): changed, (TOPIC, 2): asks(2), (TOPIC, 3): asks(3)}, [(TOPIC, 0), (TOPIC, 7)]
+    ) == (
         9,
         1,
         (changed, asks(3)),
@@ -222,7 +281,7 @@ def test_a_reader_begins_anew_after_an_answer_that_may_be_lost() -> None:
     reader.ask({(TOPIC, 0): asks(0)})
     reader.answered(9)
     reader.begin_anew()
-    assert reader.ask({(TOPIC, 0): asks(0)}) == (0, NEW, (asks(0),), ())
+    assert reader.ask({(TOPIC, 1): asks(1)}) == (0, NEW, (asks(0), asks(1)), ())
 
 
 # ── sessions change nothing (I-20) ────────────────────────────────────────────────────────────────────
@@ -251,33 +310,45 @@ class Conversation:
     state: dict[Place, PartitionFetched] = field(default_factory=dict)
     known: dict[Place, Told] = field(default_factory=dict)
     """What the reader believes of each partition."""
+    changed: dict[Place, PartitionFetch] = field(default_factory=dict)
+    gone: dict[Place, None] = field(default_factory=dict)
     last: module.Asking | None = None
+
+    def want(self, entry: PartitionFetch) -> None:
+        self.wanted[TOPIC, entry.index] = self.changed[TOPIC, entry.index] = entry
+
+    def becomes(self, entry: PartitionFetched) -> None:
+        self.state[TOPIC, entry.index] = entry
+        self.leader.moved((TOPIC, entry.index))
+
+    def ask(self) -> module.Asking:
+        (changed, self.changed), (gone, self.gone) = (self.changed, {}), (self.gone, {})
+        return self.reader.ask(changed, gone)
 
     def turn(self, kind: str, index: int, amount: int) -> None:
         place = (TOPIC, index)
         asked, now = self.wanted.get(place, asks(index)), self.state.setdefault(place, says(index))
         if kind == "ask":
-            self.wanted[place] = with_fields(asked, fetch_offset=amount)
+            self.want(with_fields(asked, fetch_offset=amount))
         elif kind == "epoch":
-            self.wanted[place] = with_fields(asked, current_leader_epoch=asked.current_leader_epoch + 1)
+            self.want(with_fields(asked, current_leader_epoch=asked.current_leader_epoch + 1))
             self.known.pop(place, None)  # another leader may have told it
         elif kind == "stop asking":
             self.wanted.pop(place, None)
             self.known.pop(place, None)
-            self.reader.forget(place)
+            self.changed.pop(place, None)
+            self.gone[place] = None
         elif kind == "move":
             moved = ("high_watermark", "log_start", "purge_floor")[amount]
-            self.state[place] = with_fields(now, **{moved: getattr(now, moved) + 1})
+            self.becomes(with_fields(now, **{moved: getattr(now, moved) + 1}))
         elif kind in {"records", "error"}:
-            self.state[place] = with_fields(
-                now, **({"error": 6} if kind == "error" else {"records_size": 70})
-            )
+            self.becomes(with_fields(now, **({"error": 6} if kind == "error" else {"records_size": 70})))
             self.round()
-            self.state[place] = now
+            self.becomes(now)
         elif kind == "drop":
             self.leader.drop_all()
         elif kind == "lose request":
-            self.reader.ask(self.wanted)
+            self.ask()
             self.reader.begin_anew()
         elif kind == "repeat" and self.last is not None:
             self.served(self.last)  # a copy of the last request, come late; nobody reads the answer
@@ -285,7 +356,7 @@ class Conversation:
             self.round(lost=kind == "lose answer")
 
     def round(self, *, lost: bool = False) -> None:
-        asking = self.last = self.reader.ask(self.wanted)
+        asking = self.last = self.ask()
         answer = self.served(asking)
         if answer is None or lost:
             self.reader.begin_anew()
@@ -308,12 +379,15 @@ class Conversation:
         self, asking: module.Asking
     ) -> tuple[int, dict[Place, PartitionFetch], list[PartitionFetched]] | None:
         try:
-            session = self.leader.take(*asking, now_ms=0, reader=1)
+            session = self.leader.take(*asking, now_ms=0, reader=1, hears=True)
         except (FetchSessionIdNotFound, InvalidFetchSessionEpoch):
             return None
         entries = [self.state[entry.topic_id, entry.index] for entry in session.in_turn()]
-        session.stopped_before(1)
+        session.served((TOPIC, entry.index) for entry in entries[:1])
         told = [entry for entry in entries if session.worth_telling(entry)]
+        for entry in entries:
+            if not entry.error and not entry.records_size:
+                session.settled((TOPIC, entry.index))
         return session.session_id, dict(session.partitions), told
 
 
@@ -373,6 +447,25 @@ class RemembersAcrossEpochs(FetchSessions):
         return session
 
 
+class HearsOnlyOfWhatWasAskedForFirst(FetchSessions):
+    def take(self, *rest: Any, **more: Any) -> Session:
+        watching = {place: dict(sessions) for place, sessions in self._watching.items()}
+        session = super().take(*rest, **more)
+        if session.epoch > 1:
+            self._watching = watching
+        return session
+
+
+class SettlesWhatItHasTold(FetchSessions):
+    """Also an error, which is to be told every time."""
+
+    def take(self, *rest: Any, **more: Any) -> Session:
+        session = super().take(*rest, **more)
+        for place in session.told.keys() & session.moved.keys():
+            session.settled(place)
+        return session
+
+
 class GoesOnAfterALostAnswer(FetchSession):
     def begin_anew(self) -> None:
         pass
@@ -381,21 +474,28 @@ class GoesOnAfterALostAnswer(FetchSession):
 class TakesForKnownWhatItAskedBefore(FetchSession):
     """A place that it has left and asks for again, between two requests, is told as if it had stayed."""
 
-    def forget(self, place: Place) -> None:
-        pass
+    def ask(self, changed: Any, gone: Any = ()) -> module.Asking:
+        return super().ask(changed, [place for place in gone if place not in changed])
 
 
 class AsksForWhatChangedSinceTheFirstRequest(FetchSession):
-    def ask(self, wanted: Any) -> module.Asking:
+    def ask(self, changed: Any, gone: Any = ()) -> module.Asking:
         said = dict(self._said)
-        asking = super().ask(wanted)
+        asking = super().ask(changed, gone)
         self._said = said or self._said
         return asking
 
 
 @pytest.mark.parametrize(
     "bug",
-    [KeepsTheFirstRequest, ForgetsNothing, IgnoresTheNumber, RemembersAcrossEpochs],
+    [
+        KeepsTheFirstRequest,
+        ForgetsNothing,
+        IgnoresTheNumber,
+        RemembersAcrossEpochs,
+        HearsOnlyOfWhatWasAskedForFirst,
+        SettlesWhatItHasTold,
+    ],
     ids=lambda bug: bug.__name__,
 )
 def test_a_leader_with_a_planted_bug_is_caught(bug: Callable[[], FetchSessions]) -> None:
