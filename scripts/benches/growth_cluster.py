@@ -14,6 +14,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 from scripts.benches.measure import Bench, Goal, Readings, Round, Row, Settings
@@ -35,6 +36,7 @@ LOOPBACK = "{:,} partitions: raw loopback meanwhile"
 IDLE = "{:,} partitions: idle, the busiest broker"
 EMPTY = "no topics: idle, the busiest broker"
 MADE = "{:,} partitions: made"
+EVERYWHERE = "{:,} partitions: every replica has its log"
 WRITTEN = "{:,} B: written"
 READ = "{:,} B: read"
 ONE = "{:,} producers: one record each"
@@ -43,6 +45,7 @@ _SMALL = b"x" * 100
 _COLUMN = 10_000
 _AT_ONCE = 4
 _SECTION_BYTES = 200_000_000
+_PATIENCE_S = 600.0
 _TOPIC_MOST = 1000
 """More than that are made as several topics."""
 
@@ -51,10 +54,17 @@ class World:
     """The cluster, a client of it, and what machines can do at best."""
 
     def __init__(
-        self, settings: Settings, cluster: Cluster, client: Client, raw: Server, rpc: Server
+        self,
+        settings: Settings,
+        directory: Path,
+        cluster: Cluster,
+        client: Client,
+        raw: Server,
+        rpc: Server,
     ) -> None:
         self.settings = settings
         self.client = client
+        self._directory = directory
         self._cluster = cluster
         self._raw = raw
         self._rpc = rpc
@@ -75,6 +85,17 @@ class World:
         finally:
             connection.close()
             await connection.wait_closed()
+
+    async def until_everywhere(self, partitions: int) -> None:
+        """Every broker has all of these logs: a topic is usable when its leaders have them."""
+        over = time.perf_counter() + _PATIENCE_S
+        for broker in range(1, 4):
+            while len(list((self._directory / f"broker-{broker}").glob("of-*-[0-9]*"))) < partitions:
+                if time.perf_counter() > over:
+                    raise RuntimeError(
+                        f"broker {broker} has not made {partitions:,} logs in {_PATIENCE_S:g} s"
+                    )
+                await asyncio.sleep(0.2)
 
     async def idle(self) -> float:
         """Per cent of a core that the busiest broker has while nobody asks for anything, this client neither."""
@@ -118,6 +139,8 @@ async def _partitions(world: World, _number: int) -> Readings:
             await world.client.admin.create_topics(topic, timeout=600)
         readings[f"made {size}"] = time.perf_counter() - began
         there = wanted
+        await world.until_everywhere(there)
+        readings[f"everywhere {size}"] = time.perf_counter() - began
         readings[f"idle {size}"] = await world.idle()
         readings[f"raw {size}"] = world.loopback()
         readings[f"rate {size}"] = await _produce(world)
@@ -151,6 +174,8 @@ def _partition_rows() -> Iterator[Row]:
         yield Row(LOOPBACK.format(size), "MB/s", f"raw {size}")
     for size in PARTITIONS:
         yield Row(MADE.format(size), "s", f"made {size}")
+    for size in PARTITIONS:
+        yield Row(EVERYWHERE.format(size), "s", f"everywhere {size}")
 
 
 # ── records ───────────────────────────────────────────────────────────────────────────────────────────
@@ -252,7 +277,7 @@ def _bench(
                 for node in cluster.nodes.values():
                     settings.children.add(node.process.pid)  # type: ignore[attr-defined]
                 client = await stack.enter_async_context(cluster.client())
-                return World(settings, cluster, client, raw, rpc)
+                return World(settings, directory, cluster, client, raw, rpc)
 
             try:
                 world = runner.run(open_all())
