@@ -64,6 +64,9 @@ BATCHES_KEPT: Final = 5
 DUPLICATE_REACH: Final = 2**30
 """How far below the oldest stored batch a sequence is still taken for an old one: half of all numbers."""
 
+_FAR: Final = SEQUENCES - DUPLICATE_REACH - 1
+"""Among fewer sequences than these, in their order, none is another's duplicate, or old."""
+
 SNAPSHOT_VERSION: Final = 0
 _PREFIX: Final = Struct(">HI")
 
@@ -91,6 +94,7 @@ class Duplicate(NamedTuple):
 
 
 APPEND: Final = Append()
+_new: Final = tuple.__new__
 
 
 @dataclass(slots=True)
@@ -144,10 +148,15 @@ class Producers:
         expected = 0
         if epoch == entry.epoch:
             if entry.batches:
-                stored = _stored(header, entry.batches)
-                if stored is not None:
-                    return Duplicate(stored.first_offset, stored.last_offset, stored.timestamp)
-                expected = (entry.batches[-1][1] + 1) % SEQUENCES
+                oldest, newest = entry.batches[0], entry.batches[-1]
+                expected = (newest.last_sequence + 1) % SEQUENCES
+                # The next in order is a repetition only where the numbers have come round to the remembered
+                # ones. Those cannot have taken more of them than they have offsets from first to last.
+                reach = newest.last_offset - oldest.first_offset + header.last_offset_delta
+                if first != expected or reach >= _FAR:
+                    stored = _stored(header, entry.batches)
+                    if stored is not None:
+                        return Duplicate(stored.first_offset, stored.last_offset, stored.timestamp)
         elif epoch < entry.epoch:
             raise InvalidProducerEpoch(f"producer {producer_id} is at epoch {entry.epoch}, not {epoch}")
         if first != expected:
@@ -187,7 +196,7 @@ class Producers:
         elif len(batches) == BATCHES_KEPT:
             del batches[0]
         last = (first + delta) % SEQUENCES
-        batches.append(StoredBatch(first, last, base, base + delta, header.max_timestamp))
+        batches.append(_new(StoredBatch, (first, last, base, base + delta, header.max_timestamp)))
         # An open transaction stays open until its marker, whatever epoch follows: readers wait for it.
         if header.attributes & TRANSACTIONAL and entry.transaction_start == NO_OFFSET:
             entry.transaction_start = base

@@ -89,6 +89,17 @@ def test_each_row_of_the_table(header: BatchHeader, answer: object) -> None:
     assert answer_of(holding(*FIVE), header) == answer
 
 
+def test_even_the_next_in_order_is_a_repetition_where_the_numbers_have_come_round() -> None:
+    quarter = 2**29
+    all_numbers = holding(*(batch(n * quarter, quarter, offset=9 + n * quarter) for n in range(4)))
+    assert answer_of(all_numbers, batch(0, quarter)) == Duplicate(9, 8 + quarter, 0)
+    assert answer_of(all_numbers, batch(0, 1)) == APPEND
+    for before, count in ((DUPLICATE_REACH - 1, 1), (5, DUPLICATE_REACH - 5)):
+        producers = holding(batch(0, before, offset=3))
+        assert answer_of(producers, batch(before, count)) == APPEND
+        assert answer_of(producers, batch(before, count + 1)) is DuplicateSequenceNumber
+
+
 @pytest.mark.parametrize(
     ("first", "count"), [(10, 9), (10, 11), (11, 9), (15, 10), (5, 10), (50, 20), (5, 60)]
 )
