@@ -77,6 +77,11 @@ class LogConfig:
         return self.message_timestamp_type == _APPEND_TIME
 
     @property
+    def dresses(self) -> bool:
+        """Whether leaders change batches; else they keep the bytes that they come in."""
+        return self.codec is not None or self.appends_time
+
+    @property
     def takes_any_time(self) -> bool:
         """Whether producers may give records any time."""
         no_limit = 2**63 - 1

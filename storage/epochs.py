@@ -36,11 +36,12 @@ class EpochEnd(NamedTuple):
 class LeaderEpochs:
     """The entries of one log, oldest first; `changes` counts how often they changed."""
 
-    __slots__ = ("_entries", "_latest", "changes")
+    __slots__ = ("_entries", "changes", "latest")
 
     def __init__(self, entries: Iterable[tuple[Epoch, Offset]] = ()) -> None:
         self._entries: list[EpochEntry] = []
-        self._latest: Epoch = NO_EPOCH
+        self.latest: Epoch = NO_EPOCH
+        """The epoch of the log's last batch, or -1 when there is none."""
         self.changes = 0
         for epoch, start in entries:
             self.assign(epoch, start)
@@ -58,26 +59,21 @@ class LeaderEpochs:
         """Every entry, oldest first, as a value that later changes do not touch."""
         return tuple(self._entries)
 
-    @property
-    def latest(self) -> Epoch:
-        """The epoch of the log's last batch, or -1 when there is none."""
-        return self._latest
-
     def assign(self, epoch: Epoch, offset: Offset) -> bool:
         """A batch of that epoch was appended at that offset; whether this began an entry (save the file).
 
         Called for every appended batch, on leaders and followers alike, in the log's order.
         """
-        if epoch == self._latest and epoch >= 0:
+        if epoch == self.latest and epoch >= 0:
             return False
         last_start = self._entries[-1].start if self._entries else NO_OFFSET
-        if epoch <= self._latest or offset <= last_start:
+        if epoch <= self.latest or offset <= last_start:
             raise InvalidAppend(
                 f"epoch {epoch} from offset {offset} on does not follow "
-                f"epoch {self._latest} from offset {last_start} on"
+                f"epoch {self.latest} from offset {last_start} on"
             )
         self._entries.append(EpochEntry(epoch, offset))
-        self._latest = epoch
+        self.latest = epoch
         self.changes += 1
         return True
 
@@ -86,7 +82,7 @@ class LeaderEpochs:
         keep = bisect_left(self._entries, log_end, key=_start)
         if keep < len(self._entries):
             del self._entries[keep:]
-            self._latest = self._entries[-1].epoch if self._entries else NO_EPOCH
+            self.latest = self._entries[-1].epoch if self._entries else NO_EPOCH
             self.changes += 1
 
     def truncate_from_start(self, log_start: Offset, log_end: Offset) -> None:
@@ -111,7 +107,7 @@ class LeaderEpochs:
         none of its records. The answer is right for epochs that this log has not seen as well, which is
         why becoming leader needs no entry (KAFKA-7415 and KAFKA-10706 are the price of needing one).
         """
-        if epoch == self._latest and epoch >= 0:
+        if epoch == self.latest and epoch >= 0:
             return EpochEnd(epoch, log_end)  # what nearly every fetch asks
         behind = bisect_right(self._entries, epoch, key=_epoch)
         end = self._entries[behind].start if behind < len(self._entries) else log_end

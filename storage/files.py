@@ -18,6 +18,7 @@ import errno
 from collections.abc import Sequence
 from typing import Protocol
 
+from tidelog.protocol.errors import DiskFull, StorageError
 from tidelog.protocol.types import Buffer
 
 
@@ -177,6 +178,11 @@ class NoRoom(OSError):
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """What a disk without room answers to a write; in answer to a flush it means that bytes are lost."""
+
+
+def refusal(message: str, error: OSError) -> DiskFull | StorageError:
+    """What becomes of an error that is no reason to end the process."""
+    return DiskFull(message) if error.errno in FULL else StorageError(message)
 
 
 TEMPORARY = ".tmp"

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple, NoReturn
 
-from tidelog.protocol.batch import BatchHeader, check_body, read_header, stamp, stamped
+from tidelog.protocol.batch import BatchHeader, check_body, place, read_header
 from tidelog.protocol.errors import (
     DiskFull,
     InvalidAppend,
@@ -33,7 +33,7 @@ from tidelog.protocol.types import NO_EPOCH, NO_OFFSET, NO_PRODUCER_ID, NO_TIMES
 from tidelog.storage import producer_snapshots
 from tidelog.storage.config import MAX_BATCH_BYTES, LogConfig
 from tidelog.storage.dressing import as_configured
-from tidelog.storage.files import FULL, Directory, NoRoom
+from tidelog.storage.files import Directory, NoRoom, refusal
 from tidelog.storage.flushing import SEGMENTS_AT_ONCE, Flush
 from tidelog.storage.keeping import Compacting, Contents, Keeper
 from tidelog.storage.open_segments import OpenSegments
@@ -45,6 +45,8 @@ from tidelog.storage.segment import MAX_RELATIVE_OFFSET, Segment
 SPARED_BYTES: Final = 16 << 20
 """A flush saves indexes and producers once so many bytes were appended: a start after a crash looks at the heads
 of no more than these before it comes to what was not durable, instead of a whole segment's, twice."""
+
+_new: Final = tuple.__new__
 
 
 class Appended(NamedTuple):
@@ -63,7 +65,7 @@ class Log(Readable):
 
     def __init__(self, directory: Directory, config: LogConfig, keeper: Keeper, contents: Contents) -> None:
         super().__init__(directory, contents.segments, contents.log_start)
-        self.config = config
+        self.reconfigure(config)
         self.epochs = contents.epochs
         self.producers = contents.producers
         self.durable_offset = contents.durable
@@ -117,6 +119,7 @@ class Log(Readable):
     def reconfigure(self, config: LogConfig) -> None:
         """Go on with other settings: they hold from the next batch, roll or look at old segments on."""
         self.config = config
+        self._dresses = config.dresses
 
     def halt(self, what: str, error: OSError) -> NoReturn:
         """The disk failed where nothing may be believed any more: end the process."""
@@ -135,27 +138,31 @@ class Log(Readable):
         header = self.check_new(batch, header)
         if self._refusal is not None:
             raise self._refusal
-        if leader_epoch < max(self._latest_epoch, 0):
+        # Nearly every batch is of the last one's epoch, which was looked at.
+        if not (0 <= leader_epoch == self.epochs.latest) and leader_epoch < max(self._latest_epoch, 0):
             raise InvalidAppend(f"{self}: epoch {leader_epoch} follows epoch {self._latest_epoch}")
         known = self.producers.check(header)
         if isinstance(known, Duplicate):
             then = known.timestamp if self.config.appends_time else NO_TIMESTAMP
             return Appended(known.first_offset, known.last_offset + 1, True, then)
-        writable, header = as_configured(batch, header, self.config, now_ms)
+        writable = memoryview(batch)
+        if self._dresses or writable.readonly:
+            writable, header = as_configured(batch, header, self.config, now_ms)
         segment = self._segments[-1]
-        base_offset = segment.next_offset
-        stamp(writable, base_offset, leader_epoch)
-        header = stamped(header, base_offset, leader_epoch)
+        header = place(writable, header, segment.next_offset, leader_epoch)
         if self._must_roll(segment, header):
             segment = self._roll()
         self._write_to(segment, writable, [(0, header)], now_ms)
-        time = now_ms if self.config.appends_time else NO_TIMESTAMP
-        return Appended(base_offset, segment.next_offset, False, time)
+        time = now_ms if self._dresses and self.config.appends_time else NO_TIMESTAMP
+        return _new(Appended, (header.base_offset, segment.next_offset, False, time))
 
     def check_new(self, batch: Buffer, header: BatchHeader | None = None) -> BatchHeader:
         """The header of a batch that a leader may append; its sender's standing is not looked at."""
-        header = self._checked(batch, self.config.max_message_bytes, 0, header)
-        if len(batch) != header.size:
+        header = header or read_header(batch)
+        if header.length + 12 > self.config.max_message_bytes:
+            raise self._too_large(header, self.config.max_message_bytes)
+        check_body(batch, header)
+        if len(batch) != header.length + 12:
             raise InvalidRecord(
                 f"one batch is appended at a time, {len(batch) - header.size} bytes follow it"
             )
@@ -176,7 +183,10 @@ class Log(Readable):
         expected, epoch, at = self.end_offset, self._latest_epoch, 0
         group: list[tuple[int, BatchHeader]] = []
         while at < len(batches):
-            header = self._checked(batches, MAX_BATCH_BYTES, at)
+            header = read_header(batches, at)
+            if header.length + 12 > MAX_BATCH_BYTES:
+                raise self._too_large(header, MAX_BATCH_BYTES)
+            check_body(batches, header, at)
             follows = header.base_offset == expected or (gaps and header.base_offset > expected)
             if not follows or not max(epoch, 0) <= header.leader_epoch <= leader_epoch:
                 raise InvalidAppend(
@@ -195,16 +205,10 @@ class Log(Readable):
             return self.epochs.latest
         return next((segment.last_epoch for segment in reversed(self._segments) if segment.size), NO_EPOCH)
 
-    def _checked(
-        self, batch: Buffer, max_bytes: int, at: int = 0, header: BatchHeader | None = None
-    ) -> BatchHeader:
-        header = header or read_header(batch, at)
-        if header.length + 12 > max_bytes:
-            why = " (max.message.bytes)" if max_bytes < MAX_BATCH_BYTES else ""
-            told = f"a batch of {header.size} bytes, {max_bytes} is the most{why}"
-            raise MessageTooLarge(f"{self.directory.path}: {told}")
-        check_body(batch, header, at)
-        return header
+    def _too_large(self, header: BatchHeader, most: int) -> MessageTooLarge:
+        why = " (max.message.bytes)" if most < MAX_BATCH_BYTES else ""
+        told = f"a batch of {header.size} bytes, {most} is the most{why}"
+        return MessageTooLarge(f"{self.directory.path}: {told}")
 
     def _write(self, batches: memoryview, group: list[tuple[int, BatchHeader]], now_ms: int) -> None:
         """Write batches that may stand here, rolling to new segments where they must."""
@@ -276,7 +280,7 @@ class Log(Readable):
         except OSError as worse:
             self._keeper.halt(f"cut back a failed append to {segment!r}", worse)
         self._cuts += 1
-        self._refusal = _refusal(f"{self} could not be written: {error.strerror}", error)
+        self._refusal = refusal(f"{self} could not be written: {error.strerror}", error)
         raise self._refusal from error
 
     def _check_writable(self) -> None:
@@ -295,13 +299,12 @@ class Log(Readable):
     def _must_roll(self, segment: Segment, header: BatchHeader) -> bool:
         if not segment.size:
             return False
-        if segment.size + header.size > self.config.segment_bytes:
+        if segment.size + header.length + 12 > self.config.segment_bytes:
             return True
-        if header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
+        if header.base_offset + header.last_offset_delta - segment.base_offset > MAX_RELATIVE_OFFSET:
             return True
-        if NO_TIMESTAMP in (segment.first_timestamp, header.max_timestamp):
-            return False
-        return header.max_timestamp - segment.first_timestamp > self.config.segment_ms
+        begun, now = segment.first_timestamp, header.max_timestamp
+        return now - begun > self.config.segment_ms and NO_TIMESTAMP not in (begun, now)
 
     def roll_if_old(self, now_ms: int) -> bool:
         """Close the newest segment when nothing came to do so: retention and compaction take whole segments.
@@ -336,7 +339,7 @@ class Log(Readable):
             new.create()
         except OSError as error:
             self._discard(new)
-            raise _refusal(f"{self} could not begin a segment: {error.strerror}", error) from error
+            raise refusal(f"{self} could not begin a segment: {error.strerror}", error) from error
         self._segments.append(new)
         self._unflushed.append(old)
         self._take_snapshot()
@@ -419,7 +422,7 @@ class Log(Readable):
             self._keeper.halt(f"flush {self}", flush.error)
         self._snapshots = self._snapshots[flush.snapshots_written :]
         if flush.refused is not None:
-            raise _refusal(f"{self} could not be flushed: {flush.refused.strerror}", flush.refused)
+            raise refusal(f"{self} could not be flushed: {flush.refused.strerror}", flush.refused)
         self.durable_offset = flush.upto
         self._epochs_saved = flush.changes
         self._cuts_flushed = flush.cuts
@@ -497,7 +500,7 @@ class Log(Readable):
         try:
             self._keeper.lower_recovery_point(self, offset)
         except NoRoom as refused:
-            raise _refusal(f"{self} could not be cut: {refused.strerror}", refused) from refused
+            raise refusal(f"{self} could not be cut: {refused.strerror}", refused) from refused
         except OSError as error:
             self._keeper.halt(f"lower the recovery point of {self} to {offset}", error)
         self.recovery_point = min(self.recovery_point, offset)
@@ -594,7 +597,3 @@ class Log(Readable):
     def _check(self) -> None:
         assert self.recovery_point <= self.durable_offset <= self.end_offset, self
         assert self.log_start <= self.end_offset, self
-
-
-def _refusal(message: str, error: OSError) -> TidelogError:
-    return DiskFull(message) if error.errno in FULL else StorageError(message)

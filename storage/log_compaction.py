@@ -17,11 +17,10 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from typing import Protocol
 
-from tidelog.protocol.errors import DiskFull, StorageError
 from tidelog.protocol.types import Offset
 from tidelog.storage.cleaning import Cleaned, Outcome, Plan, Said, cleanable, plan
 from tidelog.storage.compaction import Compactor
-from tidelog.storage.files import FULL, Directory, NoRoom
+from tidelog.storage.files import Directory, NoRoom, refusal
 from tidelog.storage.log import Log
 from tidelog.storage.producer_replay import ProducerReplay
 from tidelog.storage.retention import Leftovers
@@ -160,7 +159,7 @@ class Compaction:
                 yield from self._carry_out(planned)
         except OSError as error:  # of files that are not the log's: nothing is lost
             self._end()
-            raise _refusal(f"{log} could not be compacted: {error.strerror}", error) from error
+            raise refusal(f"{log} could not be compacted: {error.strerror}", error) from error
         except Exception:
             self._end()
             raise
@@ -255,7 +254,3 @@ class Compaction:
         except OSError as error:
             self._log.halt("put a compacted segment in its place", error)
         self._leftovers.add(self._log, swap.settle(), self._now_ms)
-
-
-def _refusal(message: str, error: OSError) -> DiskFull | StorageError:
-    return DiskFull(message) if error.errno in FULL else StorageError(message)
