@@ -17,7 +17,7 @@ from random import Random
 from typing import NamedTuple
 
 from tidelog.broker.partition import Partition
-from tidelog.broker.replicas import LOOKS, Replicas, is_followed
+from tidelog.broker.replicas import LOOKS, Replicas
 from tidelog.broker.requests.context import Clocks
 from tidelog.protocol.bounds import Bounds
 from tidelog.protocol.errors import ConnectionFailed, TidelogError
@@ -199,7 +199,7 @@ class Fetcher:
     def _to_fetch(self, place: Place) -> Partition | None:
         """The partition, if this leader is to be asked for it now."""
         partition = self._follow.replicas.partitions.get(place)
-        if partition is None or not is_followed(partition, self._leader):
+        if partition is None or not partition.fetches_from(self._leader):
             self._not_before.pop(place, None)
             self._stopped.pop(place, None)
             return None

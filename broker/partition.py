@@ -447,6 +447,11 @@ class Partition:
 
     # ── following ─────────────────────────────────────────────────────────────────────────────────
 
+    def fetches_from(self, leader: BrokerId) -> bool:
+        """Whether it is to be fetched from that broker: not for a damaged log, which would say that it has it."""
+        following = self.followership
+        return following is not None and following.leading.leader == leader and self.damage is None
+
     def view(self) -> LogView:
         """The log as the follower's rules see it."""
         return LogView(self.log.log_start, self.log.end_offset, self._follower_hwm, self.log.epochs)

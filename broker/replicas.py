@@ -384,7 +384,7 @@ class Replicas:
 
     def followed(self, leader: BrokerId) -> dict[Place, Partition]:
         """The partitions to fetch from that broker."""
-        return {place: each for place, each in self.partitions.items() if is_followed(each, leader)}
+        return {place: each for place, each in self.partitions.items() if each.fetches_from(leader)}
 
     def leaders(self) -> set[BrokerId]:
         """The brokers that something is to be fetched from."""
@@ -434,9 +434,3 @@ class Replicas:
         self.sessions.moved(place)
         if self.delayed.touched(place):
             self._run_soon()
-
-
-def is_followed(partition: Partition, leader: BrokerId) -> bool:
-    """Whether it is to be fetched from that broker: not for a damaged log, which would say that it has it."""
-    following = partition.followership
-    return following is not None and following.leading.leader == leader and partition.damage is None

@@ -12,7 +12,6 @@ from tests.storage import test_log, test_scrubbing
 from tidelog.broker import scrubbing as node
 from tidelog.broker.membership import Membership
 from tidelog.broker.partition import Partition
-from tidelog.broker.replicas import Replicas
 from tidelog.controller import liveness
 from tidelog.storage import segment as segments
 from tidelog.storage.scrubbing import Scrub
@@ -38,7 +37,7 @@ RULES: dict[str, Rule] = {
     "scrubbed_in_rounds": Rule("Whatever nobody reads is looked at in rounds.", "ADR 105", Instead(node.Scrubbing, "_round", "await self._look_at(partition, segment, pace)", "pass"), Catcher(test_rot.test_a_follower_that_rots_is_mended_from_its_leader)),
     "scrubbed_slowly": Rule("Rounds take no more of the disk than they may.", "ADR 105", Instead(node.Scrubbing, "_look", "await asyncio.sleep(pace.pause_s(self._spent, loop.time()))", "await asyncio.sleep(0)"), Catcher(test_rot.test_a_round_reads_no_faster_than_it_may)),
     "readers_note_damage": Rule("Damage that a reader finds is known to the replica.", "1.9, ADR 105", Instead(Partition, "_reading", "self.found_damage(error)", "pass"), Catcher(brokers.test_a_reader_that_finds_damage_is_refused_and_the_replica_knows, (follower,))),
-    "damaged_fetch_nothing": Rule("For a damaged log nothing more is fetched.", "ADR 105, I-4", Instead(Replicas, "followed", "and partition.damage is None", ""), Catcher(brokers.test_nothing_more_is_fetched_for_it, (follower,))),
+    "damaged_fetch_nothing": Rule("For a damaged log nothing more is fetched.", "ADR 105, I-4", Instead(Partition, "fetches_from", " and self.damage is None", ""), Catcher(brokers.test_nothing_more_is_fetched_for_it, (follower,))),
     "damage_is_told": Rule("The controller hears of damage until it has drawn its conclusions.", "ADR 105", Instead(Membership, "_heartbeat", "self._replicas.damaged().items()", "()"), Catcher(test_rot.test_a_leader_that_rots_lets_another_lead_and_is_mended_as_its_follower)),
     "damaged_are_let_go": Rule("Who is damaged leads no more and is counted on no more, where another can lead.", "ADR 105, I-3", Instead(liveness, "beat", "offline = offline or relieve_damaged(\n        image, broker, {(entry.topic_id, entry.index): entry.leader_epoch for entry in request.damaged}\n    )", "pass"), Catcher(controllers.test_a_heartbeat_that_says_so_makes_another_lead)),
 }
