@@ -17,8 +17,9 @@ from random import Random
 from typing import NamedTuple
 
 from tidelog.broker.partition import Partition
-from tidelog.broker.replicas import LOOKS, Replicas
+from tidelog.broker.replicas import Replicas
 from tidelog.broker.requests.context import Clocks
+from tidelog.broker.wanted import Sent, Wanted
 from tidelog.protocol.bounds import Bounds
 from tidelog.protocol.errors import ConnectionFailed, TidelogError
 from tidelog.protocol.io import Connection, connect
@@ -32,7 +33,6 @@ from tidelog.protocol.messages import (
     ListOffsets,
     ListOffsetsReply,
     OffsetQuery,
-    PartitionFetch,
     PartitionFetched,
     Request,
     split_attachment,
@@ -40,10 +40,8 @@ from tidelog.protocol.messages import (
 from tidelog.protocol.types import BrokerId, Buffer, Offset
 from tidelog.replication.followership import (
     Append,
-    Asked,
     AskStart,
     CheckRegistration,
-    Followership,
     GoOffline,
     StartAt,
     Step,
@@ -61,6 +59,8 @@ _SILENT_WAITS_MAX = 4
 _RECONNECT_MS = 100
 _RECONNECT_MAX_MS = 1000
 _FULL_MS = 1000
+_NOTED_MS = 500
+"""How often it is noted of all that is asked for that the leader was heard: whether consumers may read here goes by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +94,6 @@ class Follow(NamedTuple):
     """Told when a leader says that somebody newer has this broker's id."""
 
 
-class _Sent(NamedTuple):
-    partition: Partition
-    followership: Followership
-    asked: Asked
-
-
 class Fetcher:
     """The fetching from one leader broker. `run` it as a task; `wake` it when there may be more to fetch."""
 
@@ -109,34 +103,24 @@ class Fetcher:
         self._session = FetchSession()
         self._connection: Connection | None = None
         self._woken = asyncio.Event()
-        self._not_before: dict[Place, int] = {}
-        self._stopped: dict[Place, Followership] = {}
         self._failures = 0
-        self._waits = False
-        """Whether the leader has been asked, and has not answered."""
-        self._asked: dict[Place, tuple[_Sent, PartitionFetch]] = {}
-        """What the leader is asked for, or was last: most of the next request is the same."""
-        self._moved: dict[Place, None] = {}
-        """Where it may be something else from now on: nothing else is looked at."""
-        self._news: dict[Place, PartitionFetch] = {}
-        self._gone: dict[Place, None] = {}
-        """What the leader has not been told of all that it is asked for, and of what it is not asked for any more."""
-        self._looked_ms: int | None = None
-        """When all that is here was looked at last."""
-        self._all_heard = False
-        """Whether that was since the last answer: then it is noted of all that the leader was heard."""
+        self._wanted = Wanted(leader, follow.replicas, follow.settings.partition_max_bytes)
+        self._may_hurry = False
+        """Whether the leader has been asked, has not answered, and was not asked to do so soon."""
+        self._heard_ms: int | None = None
+        """When it was noted last of all that is asked for that the leader was heard."""
         self._silent = 0
         """How many fetches in a row have neither said nor been told anything new."""
 
     def moved(self, place: Place) -> None:
         """What is to be asked there may be something else."""
-        self._moved[place] = None
+        self._wanted.moved(place)
 
     def wake(self) -> None:
         """The partitions to fetch may be others: one that the leader was not asked for does not wait for an answer."""
         self._woken.set()
-        if self._waits and any(map(self._is_new, self._moved)):
-            self._waits = False
+        if self._may_hurry and self._wanted.has_more():
+            self._may_hurry = False
             self.tell(EndWait())
 
     def tell(self, message: Request) -> None:
@@ -150,7 +134,7 @@ class Fetcher:
             while True:
                 self._woken.clear()
                 self._update()
-                if not self._asked:
+                if not self._wanted.asked:
                     await self._until_woken()
                     continue
                 try:
@@ -162,62 +146,13 @@ class Fetcher:
             if self._connection is not None:
                 self._connection.abort()
 
-    # ── what to ask for ───────────────────────────────────────────────────────────────────────────
-
     def _update(self) -> None:
-        """Bring what is asked for up to date, where it may be something else by now (ADR 115)."""
-        now_ms, replicas = self._follow.clocks.now_ms(), self._follow.replicas
-        for place in [place for place, at_ms in self._not_before.items() if at_ms <= now_ms]:
-            del self._not_before[place]
-            self._moved[place] = None
-        last_ms, every_ms = self._looked_ms, replicas.around.lag_max_ms // LOOKS
-        if last_ms is None or now_ms - last_ms >= every_ms or self._session.is_new:
-            self._looked_ms, self._all_heard = now_ms, True
-            self._moved |= dict.fromkeys(self._asked) | dict.fromkeys(replicas.followed(self._leader))
-        moved, self._moved = self._moved, {}
-        for place in moved:
-            self._update_one(place)
-
-    def _update_one(self, place: Place) -> None:
-        partition, known = self._to_fetch(place), self._asked.get(place)
-        if partition is None:
-            if known is not None:
-                del self._asked[place]
-                self._gone[place] = None
-                self._news.pop(place, None)
-            return
-        if known is not None and _is_as_before(*known, partition):
-            return
-        followership = partition.followership
-        assert followership is not None, partition
-        if known is not None and known[0].followership is not followership:
-            self._gone[place] = None  # it began anew here, and may ask what was asked before
-        one = _Sent(partition, followership, followership.ask(partition.view()))
-        entry = self._entry(place, one)
-        self._asked[place], self._news[place] = (one, entry), entry
-
-    def _to_fetch(self, place: Place) -> Partition | None:
-        """The partition, if this leader is to be asked for it now."""
-        partition = self._follow.replicas.partitions.get(place)
-        if partition is None or not partition.fetches_from(self._leader):
-            self._not_before.pop(place, None)
-            self._stopped.pop(place, None)
-            return None
-        stopped = self._stopped.get(place) is partition.followership
-        return None if stopped or place in self._not_before else partition
-
-    def _is_new(self, place: Place) -> bool:
-        """Whether there is something to ask for of which the leader has not heard."""
-        partition, asked = self._to_fetch(place), self._asked.get(place)
-        return partition is not None and (
-            asked is None or asked[0].followership is not partition.followership
-        )
+        self._wanted.update(self._follow.clocks.now_ms(), whole=self._session.is_new)
 
     async def _until_woken(self) -> None:
         """Until somebody calls, or a partition's delay is over."""
-        delay = None
-        if self._not_before:
-            delay = max(min(self._not_before.values()) - self._follow.clocks.now_ms(), 1) / 1000
+        back_ms = self._wanted.back_ms
+        delay = None if back_ms is None else max(back_ms - self._follow.clocks.now_ms(), 1) / 1000
         with suppress(TimeoutError):
             async with asyncio.timeout(delay):
                 await self._woken.wait()
@@ -240,7 +175,7 @@ class Fetcher:
             connection = await self._connected()
             self._update()  # roles may have changed while we connected
         settings = self._follow.settings
-        (news, self._news), (gone, self._gone) = (self._news, {}), (self._gone, {})
+        news, gone = self._wanted.take()
         asking = self._session.ask(news, gone)
         self._follow.replicas.fetches_sent += 1
         wait_ms = self._wait_ms(asking)
@@ -257,11 +192,11 @@ class Fetcher:
             fetch_seq=self._follow.replicas.fetches_sent,
         )
         timeout_ms = wait_ms + settings.timeout_ms
-        self._waits = True
+        self._may_hurry = True
         try:
             reply, data = await connection.call(request, timeout_ms=timeout_ms)
         finally:
-            self._waits = False
+            self._may_hurry = False
         assert isinstance(reply, FetchReply), reply
         if reply.error:
             self._session.begin_anew()
@@ -281,63 +216,51 @@ class Fetcher:
             not self._silent
             or asking.partitions
             or asking.forget
-            or self._not_before
+            or self._wanted.back_ms is not None
             or settings.min_bytes > 1
         ):
             return settings.max_wait_ms
-        asked = (one.partition.state for one, _ in self._asked.values())
+        asked = (one.partition.state for one, _ in self._wanted.asked.values())
         if any(state is None or around.me not in state.isr for state in asked):
             return settings.max_wait_ms
         longest_ms = min(settings.max_wait_ms * _SILENT_WAITS_MAX, around.lag_max_ms // 4)
         return max(min(settings.max_wait_ms << min(self._silent, 8), longest_ms), settings.max_wait_ms)
 
-    def _entry(self, place: Place, sent: _Sent) -> PartitionFetch:
-        log = sent.partition.log
-        return PartitionFetch(
-            place[0],
-            place[1],
-            sent.asked.fetch_offset,
-            self._follow.settings.partition_max_bytes,
-            current_leader_epoch=sent.asked.leader_epoch,
-            last_fetched_epoch=sent.asked.last_fetched_epoch,
-            durable_offset=log.durable_offset,
-            log_start=sent.partition.saved_log_start,
-        )
-
     async def _process(self, reply: FetchReply, data: Buffer, news: Iterable[Place]) -> None:
-        now_ms = self._follow.clocks.now_ms()
+        now_ms, asked = self._follow.clocks.now_ms(), self._wanted.asked
         pieces = split_attachment(memoryview(data), reply.partitions)
-        ask_start: list[_Sent] = []
+        ask_start: list[Sent] = []
         answered: set[Place] = set()
         for entry, piece in zip(reply.partitions, pieces, strict=True):
             place = entry.topic_id, entry.index
-            if place in answered or place not in self._asked:
+            if place in answered or place not in asked:
                 continue
             answered.add(place)
-            self._moved[place] = None
-            one = self._asked[place][0]
+            self._wanted.moved(place)
+            one = asked[place][0]
             if one.partition.followership is not one.followership:
                 continue  # no longer followed, or in another leadership: the answer says nothing any more
             if one.followership.is_current(one.asked, one.partition.view()):
                 if not entry.error:
                     one.partition.heard_from_leader(now_ms)
                 self._one(one, entry, piece, ask_start)
-        for place in self._asked if self._all_heard else news:
-            one = self._asked[place][0]
+        if self._heard_ms is None or now_ms - self._heard_ms >= _NOTED_MS:
+            self._heard_ms, news = now_ms, asked
+        for place in news:
+            one = asked[place][0]
             if place not in answered and one.partition.followership is one.followership:
                 one.partition.heard_from_leader(now_ms)  # in a session, silence means: nothing new
-        self._all_heard = False
         for one in ask_start:
             await self._ask_start(one)
 
-    def _one(self, one: _Sent, entry: PartitionFetched, piece: Buffer, ask_start: list[_Sent]) -> None:
+    def _one(self, one: Sent, entry: PartitionFetched, piece: Buffer, ask_start: list[Sent]) -> None:
         step = one.followership.on_fetched(one.asked, entry, one.partition.view())
         if isinstance(step, AskStart):
             ask_start.append(one)
             return
         self._carry_out(one, step, piece)
 
-    def _carry_out(self, one: _Sent, step: Step, piece: Buffer) -> None:
+    def _carry_out(self, one: Sent, step: Step, piece: Buffer) -> None:
         partition = one.partition
         place = one.partition.state.topic_id, one.partition.state.index  # type: ignore[union-attr]
         if isinstance(step, Append) and not self._takes_floor(partition, step.purge_floor):
@@ -350,15 +273,15 @@ class Fetcher:
                 self._follow.save_log_starts()
             self._follow.replicas.touched(place)
         elif isinstance(left, Wait):
-            self._not_before[place] = self._follow.clocks.now_ms() + left.delay_ms
+            self._wanted.come_back(place, self._follow.clocks.now_ms() + left.delay_ms)
             if left.tell is not None:
                 logger.warning(
                     "fetch.refused partition=%s leader=%s %s", partition.name, self._leader, left.tell
                 )
         elif isinstance(left, StopFetching):
-            self._stopped[place] = one.followership
+            self._wanted.stop(place, one.followership)
         elif isinstance(left, CheckRegistration):
-            self._not_before[place] = self._follow.clocks.now_ms() + _RECONNECT_MS
+            self._wanted.come_back(place, self._follow.clocks.now_ms() + _RECONNECT_MS)
             self._follow.check_registration()
         elif isinstance(left, GoOffline):
             logger.error("partition.offline partition=%s why=%r", partition.name, left.why)
@@ -380,7 +303,7 @@ class Fetcher:
             return False
         return True
 
-    async def _ask_start(self, one: _Sent) -> None:
+    async def _ask_start(self, one: Sent) -> None:
         """My place is out of range: ask where the leader's log starts and ends, in one request (3.6)."""
         state = one.partition.state
         assert state is not None
@@ -418,17 +341,3 @@ class Fetcher:
                 host, port, hello, bounds=self._follow.bounds, timeout_ms=timeout_ms
             )
         return self._connection
-
-
-def _is_as_before(sent: _Sent, said: PartitionFetch, partition: Partition) -> bool:
-    """Whether it would ask the same once more."""
-    log, followership = partition.log, sent.followership
-    return (
-        partition is sent.partition
-        and partition.followership is followership
-        and followership.leading.leader_epoch == said.current_leader_epoch
-        and log.end_offset == said.fetch_offset
-        and log.epochs.latest == said.last_fetched_epoch
-        and log.durable_offset == said.durable_offset
-        and partition.saved_log_start == said.log_start
-    )

@@ -260,5 +260,3 @@ class Flusher:
     def _go_offline(self, partition: Partition, why: str) -> None:
         logger.error("partition.offline partition=%s why=%r", partition.name, why)
         partition.go_offline(why)
-        if partition.state is not None:
-            self._replicas.touched(partition.state.place)

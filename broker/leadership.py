@@ -351,6 +351,13 @@ class Leadership:
         known.last_fetch_ms = now_ms
         return True
 
+    def heard_until(self, follower: BrokerId, broker_epoch: Epoch, at_ms: int) -> None:
+        """It had everything until then, and fetched: that is not noted while there is nothing else to say."""
+        known = self.followers.get(follower)
+        if known is not None and known.broker_epoch == broker_epoch:
+            known.last_caught_up_ms = max(known.last_caught_up_ms, at_ms)
+            known.last_fetch_ms = max(known.last_fetch_ms, at_ms)
+
     def on_flushed(
         self, follower: BrokerId, broker_epoch: Epoch, durable_offset: Offset, now_ms: int
     ) -> bool:

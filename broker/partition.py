@@ -122,6 +122,7 @@ class Partition:
         "saved_log_start",
         "state",
         "tell_damage",
+        "tell_offline",
     )
 
     def __init__(
@@ -138,6 +139,7 @@ class Partition:
         self.damage: Damage | None = None
         """What is wrong with the log; it is mended when the cluster no longer counts on it (ADR 105)."""
         self.tell_damage: Callable[[], None] = lambda: None
+        self.tell_offline: Callable[[], None] = lambda: None
         """Called when something more is found to be wrong."""
         self.repairs = 0
         """How often the log was cut for damage."""
@@ -229,6 +231,7 @@ class Partition:
         self._follower_hwm = self.high_watermark
         self.leadership = self.followership = None
         self.offline = why
+        self.tell_offline()
 
     def found_damage(self, found: DamagedLog) -> None:
         """Bytes of the log are not what was written: from now on nothing more is fetched for it (ADR 105)."""

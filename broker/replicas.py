@@ -22,7 +22,7 @@ from tidelog.controller.image import PartitionState
 from tidelog.protocol.errors import DiskFull, StorageError, UnknownTopicId
 from tidelog.protocol.types import NO_EPOCH, BrokerId, Epoch, TopicId, TopicPartition
 from tidelog.replication.delayed import Delayed, Operation
-from tidelog.replication.sessions import FetchSessions, Place
+from tidelog.replication.sessions import FetchSessions, Place, Session
 from tidelog.storage.config import LogConfig
 from tidelog.storage.data_directories import DataDirectories
 from tidelog.storage.data_directory import DataDirectory
@@ -140,6 +140,7 @@ class Replicas:
         if self._config_of is not None:
             partition.log.reconfigure(self._config_of(topic))
         partition.tell_damage = lambda: self._is_damaged(place, partition)
+        partition.tell_offline = lambda: self._is_offline(place)
         partition.adopt(state, self.around, now_ms)
         self.proposing.pop(place, None)
         self.look_at(partition)
@@ -247,8 +248,6 @@ class Replicas:
             return
         self.proposing.pop(place, None)
         partition.go_offline("it is not placed on this broker any more")
-        self.touched(place)
-        self.asks_anew(place)
         if partition.log.is_in_use:
             self._leaving[partition.name] = partition
         else:
@@ -293,12 +292,14 @@ class Replicas:
             if partition.name in data.logs and partition.offline is None:
                 self.proposing.pop(place, None)
                 partition.go_offline(why)
-                self.touched(place)
-                self.asks_anew(place)
 
     def log_start_saved(self, place: Place) -> None:
         """Its log starts higher, durably: those that fetch it are told, and those that it is fetched from."""
-        self.sessions.moved(place)
+        self._sessions_hear(place, wake=False)
+        self.asks_anew(place)
+
+    def _is_offline(self, place: Place) -> None:
+        self.touched(place)
         self.asks_anew(place)
 
     def _is_damaged(self, place: Place, partition: Partition) -> None:
@@ -415,22 +416,35 @@ class Replicas:
         """Something about that place has changed: answers that wait for it are tried soon, once per burst."""
         if self.delayed.touched(key):
             self._run_soon()
-        self.grown(key)
+        self._sessions_hear(key)
 
-    def grown(self, place: Hashable) -> None:
+    def grown(self, place: Place) -> None:
         """Its log has more that is not committed: only replicas may have that, and they wait by their sessions.
 
         Whoever waits for the place is spared a look, and of producers there may be as many as there are requests.
         """
-        for session in self.sessions.moved(place):
-            if self.delayed.touched(session):
-                self._run_soon()
+        self._sessions_hear(place)
 
     def committed(self, place: Place, now_ms: int) -> None:
         """More is committed there, or deleted everywhere: nothing that replicas wait for, unless consumers read there."""
         if now_ms < self.nearby_until_ms:
             self.touched(place)
             return
-        self.sessions.moved(place)
+        self._sessions_hear(place, wake=False)
         if self.delayed.touched(place):
             self._run_soon()
+
+    def _sessions_hear(self, place: Hashable, *, wake: bool = True) -> None:
+        """Those who follow it look at it again, and those who wait for it at once."""
+        for session in self.sessions.watching(place):  # type: ignore[arg-type]  # what is no place is not watched
+            if session.stirs(place):  # type: ignore[arg-type]
+                self._had_everything(place, session)  # type: ignore[arg-type]
+            if wake and self.delayed.touched(session):
+                self._run_soon()
+
+    def _had_everything(self, place: Place, session: Session) -> None:
+        """What was not noted while it stood still: who falls behind from now on was in sync until its last fetch."""
+        partition = self.partitions.get(place)
+        if partition is not None and partition.leadership is not None:
+            reader = session.reader
+            partition.leadership.heard_until(reader.broker_id, reader.broker_epoch, session.used_ms)

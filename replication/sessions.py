@@ -12,13 +12,13 @@ What it keeps true (docs/REPLICATION.md; I-20, KAFKA-8052, KAFKA-9338):
 * A session belongs to the reader that opened it: what one replica has never counts as what another one has.
 """
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
 from tidelog.protocol.errors import FetchSessionIdNotFound, InvalidFetchSessionEpoch
 from tidelog.protocol.messages import NO_SESSION, PartitionFetch, PartitionFetched, PartitionIndex
-from tidelog.protocol.types import NO_BROKER, NO_OFFSET, Offset, TopicId
+from tidelog.protocol.types import NO_BROKER, NO_EPOCH, NO_OFFSET, BrokerId, Epoch, Offset, TopicId
 
 Place: TypeAlias = tuple[TopicId, int]
 """A partition as replicas name it: a re-created topic is another one."""
@@ -34,6 +34,17 @@ NEW: Final = 0
 def next_epoch(epoch: int) -> int:
     """The number of the request that follows; 0 begins a session, so they wrap to 1."""
     return 1 if epoch == EPOCH_MAX else epoch + 1
+
+
+class Reader(NamedTuple):
+    """Who asks: a replica by its id and registration, for what is kept here is taken for what it has; else a connection."""
+
+    broker_id: BrokerId = NO_BROKER
+    broker_epoch: Epoch = NO_EPOCH
+    connection: object = None
+
+
+NOBODY: Final = Reader()
 
 
 class Told(NamedTuple):
@@ -55,7 +66,7 @@ class Session:
     session_id: int
     epoch: int
     used_ms: int
-    reader: Hashable = None
+    reader: Reader = NOBODY
     """Who opened it: nobody else continues it."""
     partitions: dict[Place, PartitionFetch] = field(default_factory=dict)
     told: dict[Place, Told] = field(default_factory=dict)
@@ -63,10 +74,13 @@ class Session:
     """Of which there may be something to note or to tell; whose turn it is comes first."""
     looked_ms: int | None = None
     """When all of them were looked at last."""
-    hears: bool = False
-    """Whether it is told what moves; to one that is not, everything has moved, always."""
-    waits: bool = False
-    """Whether an answer is owed."""
+    waits: int = 0
+    """How many answers are owed."""
+
+    @property
+    def hears(self) -> bool:
+        """Whether it is told what moves, as replicas' are; to any other everything has moved, always."""
+        return self.reader.broker_id != NO_BROKER
 
     def look(self, now_ms: int, every_ms: int) -> None:
         """Look at all of them if that is due: of those that do not move it is noted only then that they were asked for."""
@@ -83,6 +97,12 @@ class Session:
         for place in places:
             self.moved.pop(place)
             self.moved[place] = None
+
+    def stirs(self, place: Place) -> bool:
+        """Something has happened there. Whether it stood still until now: then its reader had everything at `used_ms`."""
+        stood_still = place not in self.moved
+        self.moved[place] = None
+        return stood_still
 
     def settled(self, place: Place) -> None:
         """Its reader has everything, has said so and was told all: it is looked at again when something happens."""
@@ -103,13 +123,15 @@ class Session:
 class FetchSessions:
     """A leader's sessions; bounded, the least recently used and idle one makes room."""
 
-    __slots__ = ("_ids", "_sessions", "_watching")
+    __slots__ = ("_ids", "_of_replicas", "_sessions", "_watching")
 
     def __init__(self, first_id: int = 1) -> None:
         self._sessions: dict[int, Session] = {}
         self._ids = first_id
+        self._of_replicas: dict[BrokerId, Session] = {}
+        """Each has one fetch on its way and needs one session, however often it has lost the last one."""
         self._watching: dict[Place, dict[Session, None]] = {}
-        """Those that are to hear what moves: all replicas' that are kept, and those that wait."""
+        """Those that are to hear what moves: replicas' that are kept, and of others those that wait."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -119,23 +141,20 @@ class FetchSessions:
         for session in list(self._sessions.values()):
             self._drop(session)
 
-    def moved(self, place: Hashable) -> Iterable[Session]:
-        """Something has happened there: to be looked at by these sessions, of which some may wait for it."""
-        watching: Iterable[Session] = self._watching.get(place, ())  # type: ignore[call-overload]  # or no place
-        for session in watching:
-            session.moved[place] = None  # type: ignore[index]
-        return watching
+    def watching(self, place: Place) -> Iterable[Session]:
+        """The sessions that are to hear of it when something moves there."""
+        return self._watching.get(place, ())
 
     def begin_wait(self, session: Session) -> None:
         """Its answer waits for something to move."""
-        session.waits = True
+        session.waits += 1
         if not self._keeps(session):
             self._watch(session, session.partitions)
 
     def end_wait(self, session: Session) -> None:
         """It is answered."""
-        session.waits = False
-        if not self._keeps(session):
+        session.waits -= 1
+        if not session.waits and not self._keeps(session):
             self._unwatch(session, session.partitions)
 
     def _keeps(self, session: Session) -> bool:
@@ -154,6 +173,8 @@ class FetchSessions:
 
     def _drop(self, session: Session) -> None:
         del self._sessions[session.session_id]
+        if self._of_replicas.get(session.reader.broker_id) is session:
+            del self._of_replicas[session.reader.broker_id]
         if not session.waits:
             self._unwatch(session, session.partitions)
 
@@ -165,14 +186,9 @@ class FetchSessions:
         forget: Iterable[PartitionIndex],
         now_ms: int,
         *,
-        reader: Hashable = None,
-        hears: bool = False,
+        reader: Reader = NOBODY,
     ) -> Session:
-        """The session that a request belongs to, brought up to date with it; id 0 when there is none to keep.
-
-        `reader` tells readers apart as far as that matters: a replica by its id and registration, for what is
-        kept here is taken for what it has.
-        """
+        """The session that a request belongs to, brought up to date with it; id 0 when there is none to keep."""
         asked = {(entry.topic_id, entry.index): entry for entry in partitions}
         found = self._sessions.get(session_id)
         if found is not None and found.reader != reader:
@@ -180,12 +196,9 @@ class FetchSessions:
         if session_epoch in {NEW, NO_SESSION}:
             if found is not None:
                 self._drop(found)
-            session = Session(0, NEW, now_ms, reader, asked, moved=dict.fromkeys(asked), hears=hears)
-            if session_epoch == NEW and self._has_room(now_ms):
-                session.session_id, session.epoch = self._ids, 1
-                self._ids = next_epoch(self._ids)
-                self._sessions[session.session_id] = session
-                self._watch(session, asked)
+            session = Session(0, NEW, now_ms, reader, asked, moved=dict.fromkeys(asked))
+            if session_epoch == NEW:
+                self._keep(session, now_ms)
             return session
         if found is None:
             raise FetchSessionIdNotFound(f"fetch session {session_id} is not known")
@@ -210,6 +223,20 @@ class FetchSessions:
         found.used_ms = now_ms
         self._sessions[session_id] = self._sessions.pop(session_id)  # behind all that were used less recently
         return found
+
+    def _keep(self, session: Session, now_ms: int) -> None:
+        """Keep it, if there is room; the one that its replica had, it will not continue."""
+        earlier = self._of_replicas.get(session.reader.broker_id)
+        if earlier is not None and earlier.reader.broker_epoch <= session.reader.broker_epoch:
+            self._drop(earlier)
+        if not self._has_room(now_ms):
+            return
+        session.session_id, session.epoch = self._ids, 1
+        self._ids = next_epoch(self._ids)
+        self._sessions[session.session_id] = session
+        self._watch(session, session.partitions)
+        if session.hears:
+            self._of_replicas.setdefault(session.reader.broker_id, session)
 
     def _has_room(self, now_ms: int) -> bool:
         if len(self._sessions) < KEPT:

@@ -23,7 +23,7 @@ from tidelog.protocol.errors import (
 from tidelog.protocol.io import Incoming
 from tidelog.protocol.messages import Fetch, FetchReply, PartitionFetch, PartitionFetched
 from tidelog.protocol.types import NO_BROKER, NO_EPOCH, NO_OFFSET, BrokerId, Epoch
-from tidelog.replication.sessions import Place, Session, Told
+from tidelog.replication.sessions import Place, Reader, Session, Told
 
 FETCH_MAX_BYTES: Final = 10 << 20
 """An answer holds no more than this and one batch, whatever is asked for: it must fit into a frame (`Limits`)."""
@@ -49,8 +49,7 @@ def fetch(context: Context, incoming: Incoming) -> None:
             request.partitions,
             request.forget,
             context.clocks.now_ms(),
-            reader=(request.broker_id, request.broker_epoch, incoming.connection if consumer else None),
-            hears=not consumer,
+            reader=Reader(request.broker_id, request.broker_epoch, incoming.connection if consumer else None),
         )
     except (FetchSessionIdNotFound, InvalidFetchSessionEpoch) as error:
         incoming.reply(FetchReply(error=error.code, message=str(error)))
@@ -236,7 +235,7 @@ class _Waiting:
         nearby, patient = now_ms < replicas.nearby_until_ms, self.request.max_wait_ms > TOLD_WITHIN_MS
         if self.reminded or self.request.broker_id == NO_BROKER or not (nearby or patient):
             return
-        untold: Place | None = None
+        untold = False
         for place in self.session.moved:
             partition = replicas.partitions.get(place)
             if partition is None or partition.leadership is None:
@@ -245,15 +244,15 @@ class _Waiting:
             if partition.leadership.known_high_watermark <= told:
                 continue
             if now_ms < partition.nearby_until_ms:
-                self._remind(place, now_ms + self.context.hwm_propagation_ms)
+                self._remind(now_ms + self.context.hwm_propagation_ms)
                 return
-            untold = place
-        if patient and untold is not None:
-            self._remind(untold, now_ms + TOLD_WITHIN_MS)
+            untold = True
+        if patient and untold:
+            self._remind(now_ms + TOLD_WITHIN_MS)
 
-    def _remind(self, place: Place, at_ms: int) -> None:
+    def _remind(self, at_ms: int) -> None:
         self.reminded = True
-        self.context.replicas.wait(_Reminder(self, place), (), at_ms)
+        self.context.replicas.wait(_Reminder(self), (), at_ms)
 
     # ── the answer ────────────────────────────────────────────────────────────────────────────────
 
@@ -394,12 +393,10 @@ class _Reminder:
     """A waiting follower is answered when this is due, so that it hears what is committed."""
 
     fetch: _Waiting
-    place: Place
 
     def try_complete(self) -> bool:
         return self.fetch.answered
 
     def give_up(self) -> None:
         if not self.fetch.answered:
-            self.fetch.urgent = True
-            self.fetch.context.replicas.touched(self.place)
+            self.fetch.hurry()

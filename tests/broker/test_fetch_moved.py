@@ -139,7 +139,7 @@ def live(seed: int) -> list[list[object]]:
         (1, delete),
         (1, retain),
         (1, fence_or_not),
-        (1, lambda: node.replicas.sessions.drop_all() if rng.random() < 0.3 else None),
+        (1, node.replicas.sessions.drop_all),
     ]
     for _ in range(STEPS):
         (step,) = rng.choices([each for _, each in choices], [weight for weight, _ in choices])
@@ -186,7 +186,7 @@ def _without(made: Any) -> Any:
 
     def planted(self: Replicas, *args: Any) -> Any:
         with pytest.MonkeyPatch.context() as plant:
-            plant.setattr(FetchSessions, "moved", lambda *_: ())
+            plant.setattr(FetchSessions, "watching", lambda *_: ())
             return made(self, *args)
 
     return planted
@@ -204,7 +204,7 @@ def _said_is_enough(made: Any) -> Any:
     return planted
 
 
-PLANTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+PLANTS: dict[str, Callable[[pytest.MonkeyPatch], object]] = {
     "appends are not heard of": lambda plant: plant.setattr(Replicas, "grown", _without(Replicas.grown)),
     "commits are not heard of": lambda plant: plant.setattr(
         Replicas, "committed", _without(Replicas.committed)
@@ -218,9 +218,9 @@ PLANTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "what is asked for anew is not looked at": lambda plant: plant.setattr(
         FetchSessions, "take", _unmarked(FetchSessions.take)
     ),
-    "who waits outside of a session is forgotten": lambda plant: plant.setattr(
-        FetchSessions, "begin_wait", lambda *_: None
-    ),
+    "who waits outside of a session is forgotten": lambda plant: [
+        plant.setattr(FetchSessions, name, lambda *_: None) for name in ("begin_wait", "end_wait")
+    ],
 }
 
 
@@ -270,3 +270,44 @@ def test_partitions_that_stand_still_cost_nothing(monkeypatch: pytest.MonkeyPatc
     node.wait(node.replicas.around.lag_max_ms // LOOKS)
     follower.fetch(0)
     assert set(looked) == set(PLACES), "but it is noted from time to time that they are followed"
+
+
+def shrinks_after_ms() -> int:
+    """How long a follower, which fetches and has everything, may stand still when there is a record for it."""
+    node = Node()
+    for place in PLACES:
+        node.lead(place=place)
+    followers = [Follower(node, 2), Follower(node, 3)]
+
+    def fetch(*those: Follower, wait_ms: int = 2000) -> None:
+        for follower in those:
+            follower.hear()
+            follower.fetch(wait_ms)
+
+    for _ in range(3):
+        fetch(*followers, wait_ms=0)
+    node.wait(node.replicas.around.lag_max_ms // LOOKS)
+    fetch(*followers)
+    node.wait(2000)
+    fetch(*followers)  # too early for another look at everything
+    node.wait(1990)
+    node.produce(acks=1)
+    node.turn()
+    since_ms, leadership = node.now_ms, node.partition.leadership
+    assert leadership is not None
+    while leadership.pending is None:
+        node.wait(100)
+        fetch(followers[1], wait_ms=0)
+        leadership.tick(node.now_ms)
+    assert leadership.pending.isr == (1, 3)
+    return node.now_ms - since_ms
+
+
+def test_who_falls_behind_is_given_as_long_as_if_each_fetch_had_been_noted() -> None:
+    with pytest.MonkeyPatch.context() as plant:
+        plant.setattr(Session, "look", always)
+        expected = shrinks_after_ms()
+    assert shrinks_after_ms() == expected
+    with pytest.MonkeyPatch.context() as plant:
+        plant.setattr(Replicas, "_had_everything", lambda *_: None)
+        assert shrinks_after_ms() < expected

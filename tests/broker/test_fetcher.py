@@ -66,14 +66,14 @@ class Following:
     def ask(self) -> dict[Place, PartitionFetch]:
         """As a fetch does before it is sent: what is new in it."""
         self.fetcher._update()
-        self.news, self.fetcher._news = self.fetcher._news, {}
+        self.news, _ = self.fetcher._wanted.take()
         return self.news
 
     @property
     def asked(self) -> dict[Place, PartitionFetch]:
         """What the leader is asked for, when that is brought up to date."""
         self.ask()
-        return {place: said for place, (_, said) in self.fetcher._asked.items()}
+        return {place: said for place, (_, said) in self.fetcher._wanted.asked.items()}
 
     def hear(self, *entries: PartitionFetched, data: bytes = b"") -> None:
         """The answer comes; nothing in it has to be waited for."""
@@ -125,15 +125,15 @@ def test_a_partition_that_the_leader_was_not_asked_for_ends_the_poll() -> None:
     following, line = Following(), Line()
     fetcher = following.fetcher
     fetcher._connection = cast("Connection", line)
-    fetcher._waits = True
+    fetcher._may_hurry = True
     fetcher.moved(OTHER)
     fetcher.wake()
     assert line.sent == [], "all that is followed was asked for"
-    fetcher._waits = False
+    fetcher._may_hurry = False
     following.node.follow(2, place=OTHER)
     fetcher.wake()
     assert line.sent == [], "nothing is asked yet, and what will be names every partition"
-    fetcher._waits = True
+    fetcher._may_hurry = True
     fetcher.wake()
     assert line.sent == [EndWait()]
     fetcher.wake()
@@ -281,7 +281,7 @@ def test_what_has_changed_is_asked_for_anew_and_nothing_else(what: str) -> None:
     assert then[PLACE].current_leader_epoch == partition.leader_epoch
 
 
-@pytest.mark.parametrize("what", ["leadership", "another leader", "gone", "damage"])
+@pytest.mark.parametrize("what", ["leadership", "another leader", "gone", "damage", "offline"])
 def test_what_the_cluster_decides_and_what_is_found_out_is_looked_at_by_itself(what: str) -> None:
     """Nobody looks at all that is followed for it (ADR 115)."""
     following = Following()
@@ -294,6 +294,8 @@ def test_what_the_cluster_decides_and_what_is_found_out_is_looked_at_by_itself(w
         following.node.follow(3)
     elif what == "gone":
         following.node.remove()
+    elif what == "offline":
+        following.partition().go_offline("planted")
     else:
         following.partition().found_damage(DamagedLog("planted", 0))
     assert list(following.asked) == [OTHER]
@@ -334,7 +336,8 @@ def poll(following: Following, times: int, **entries: Any) -> list[int]:
     fetcher, leader = following.fetcher, Patient()
     leader.entries = (entry(**entries),) if entries else ()
     fetcher._connection = cast("Connection", leader)
-    fetcher._news, following.news = following.news | fetcher._news, {}
+    fetcher._wanted._news |= following.news
+    following.news = {}
     for _ in range(times):
         fetcher._update()
         fetching = fetcher._fetch()
@@ -363,8 +366,7 @@ def test_who_is_not_in_sync_or_was_told_to_come_again_lets_nobody_wait_long() ->
     assert poll(following, 3) == [500] * 3
     following.node.adopt(place=OTHER, isr=(1, 2, 3))
     assert poll(following, 1) == [2000]
-    following.fetcher._not_before[OTHER] = following.node.now_ms + 50
-    following.fetcher.moved(OTHER)
+    following.fetcher._wanted.come_back(OTHER, following.node.now_ms + 50)
     assert poll(following, 1) == [500]
     following.node.now_ms += 50
     assert poll(following, 4) == [500, 500, 1000, 2000], "what is over is forgotten"

@@ -22,12 +22,15 @@ from tidelog.replication.sessions import (
     FetchSession,
     FetchSessions,
     Place,
+    Reader,
     Session,
     Told,
     next_epoch,
 )
 
 TOPIC = bytes(16)
+READER = Reader(connection="a consumer's")
+REPLICA = Reader(BrokerId(2), 20)
 
 
 def asks(index: int, **fields: Any) -> PartitionFetch:
@@ -39,7 +42,7 @@ def says(index: int, **fields: Any) -> PartitionFetched:
 
 
 def opened(
-    sessions: FetchSessions, *partitions: PartitionFetch, now_ms: int = 0, reader: object = 1
+    sessions: FetchSessions, *partitions: PartitionFetch, now_ms: int = 0, reader: Reader = READER
 ) -> Session:
     return sessions.take(0, NEW, partitions, (), now_ms, reader=reader)
 
@@ -55,7 +58,7 @@ def test_a_whole_request_opens_a_session_that_begins_with_one() -> None:
 def test_a_request_outside_of_sessions_closes_the_one_that_it_names() -> None:
     sessions = FetchSessions()
     session = opened(sessions, asks(0))
-    assert sessions.take(session.session_id, NO_SESSION, [asks(0)], (), 0, reader=1).session_id == 0
+    assert sessions.take(session.session_id, NO_SESSION, [asks(0)], (), 0, reader=READER).session_id == 0
     assert len(sessions) == 0
 
 
@@ -63,7 +66,7 @@ def test_a_request_within_a_session_names_what_is_new_changed_or_gone() -> None:
     sessions = FetchSessions()
     first = opened(sessions, asks(0), asks(1), asks(2))
     session = sessions.take(
-        first.session_id, 1, [asks(1, fetch_offset=8), asks(3)], [PartitionIndex(TOPIC, 0)], 0, reader=1
+        first.session_id, 1, [asks(1, fetch_offset=8), asks(3)], [PartitionIndex(TOPIC, 0)], 0, reader=READER
     )
     assert list(session.partitions.values()) == [asks(1, fetch_offset=8), asks(2), asks(3)]
     assert session.epoch == 2
@@ -75,9 +78,9 @@ def test_a_request_out_of_turn_ends_the_session(epoch: int) -> None:
     sessions = FetchSessions()
     opened(sessions, asks(0))
     with pytest.raises(InvalidFetchSessionEpoch, match=f"fetch {epoch} of session 1 came, 1 was expected"):
-        sessions.take(1, epoch, (), (), 0, reader=1)
+        sessions.take(1, epoch, (), (), 0, reader=READER)
     with pytest.raises(FetchSessionIdNotFound):
-        sessions.take(1, 1, (), (), 0, reader=1)
+        sessions.take(1, 1, (), (), 0, reader=READER)
 
 
 def test_a_session_that_is_not_known_is_refused() -> None:
@@ -89,13 +92,13 @@ def test_a_session_that_is_not_known_is_refused() -> None:
 def test_nobody_continues_or_ends_another_readers_session(epoch: int) -> None:
     """What is kept is taken for what the reader has: another one's would be acknowledged in its name."""
     sessions = FetchSessions()
-    opened(sessions, asks(0, fetch_offset=100), reader=(2, 20))
+    opened(sessions, asks(0, fetch_offset=100), reader=Reader(BrokerId(2), 20))
     try:
-        taken = sessions.take(1, epoch, (), (), 0, reader=(3, 30))
+        taken = sessions.take(1, epoch, (), (), 0, reader=Reader(BrokerId(3), 30))
         assert taken.partitions == {}
     except FetchSessionIdNotFound:
         pass
-    assert sessions.take(1, 1, (), (), 0, reader=(2, 20)).epoch == 2
+    assert sessions.take(1, 1, (), (), 0, reader=Reader(BrokerId(2), 20)).epoch == 2
 
 
 def test_requests_are_numbered_round_and_round_from_one() -> None:
@@ -115,11 +118,11 @@ def test_the_least_recently_used_one_makes_room_once_it_has_been_idle(
     monkeypatch.setattr(module, "KEPT", 2)
     sessions = FetchSessions()
     opened(sessions), opened(sessions)
-    sessions.take(1, 1, (), (), 10, reader=1)
+    sessions.take(1, 1, (), (), 10, reader=READER)
     assert opened(sessions, now_ms=EVICTABLE_AFTER_MS).session_id == 3
     with pytest.raises(FetchSessionIdNotFound):
-        sessions.take(2, 1, (), (), EVICTABLE_AFTER_MS, reader=1)
-    assert sessions.take(1, 2, (), (), EVICTABLE_AFTER_MS, reader=1).epoch == 3
+        sessions.take(2, 1, (), (), EVICTABLE_AFTER_MS, reader=READER)
+    assert sessions.take(1, 2, (), (), EVICTABLE_AFTER_MS, reader=READER).epoch == 3
 
 
 # ── what is worth telling ─────────────────────────────────────────────────────────────────────────────
@@ -160,7 +163,7 @@ def test_under_another_leader_epoch_everything_is_told_again() -> None:
     sessions = FetchSessions()
     session = opened(sessions, asks(0, current_leader_epoch=5))
     session.worth_telling(says(0))
-    again = sessions.take(1, 1, [asks(0, current_leader_epoch=6)], (), 0, reader=1)
+    again = sessions.take(1, 1, [asks(0, current_leader_epoch=6)], (), 0, reader=READER)
     assert again.worth_telling(says(0))
 
 
@@ -187,9 +190,17 @@ def test_the_next_answer_begins_where_the_last_one_stopped() -> None:
 def hearing(
     sessions: FetchSessions, *partitions: PartitionFetch, epoch: int = NEW, number: int = 0
 ) -> Session:
-    session = sessions.take(number, epoch, partitions, (), 0, reader=1, hears=True)
+    session = sessions.take(number, epoch, partitions, (), 0, reader=REPLICA)
     session.look(0, 1000)
     return session
+
+
+def hear(sessions: FetchSessions, index: int) -> list[Session]:
+    """Something moves there; the sessions that hear of it."""
+    watching = list(sessions.watching((TOPIC, index)))
+    for session in watching:
+        session.stirs((TOPIC, index))
+    return watching
 
 
 def settled(session: Session) -> Session:
@@ -201,7 +212,7 @@ def settled(session: Session) -> Session:
 def test_only_what_has_moved_or_is_asked_for_anew_is_looked_at() -> None:
     sessions = FetchSessions()
     session = settled(hearing(sessions, *(asks(index) for index in range(4))))
-    assert list(sessions.moved((TOPIC, 2))) == [session]
+    assert hear(sessions, 2) == [session]
     again = hearing(sessions, asks(1, fetch_offset=3), epoch=1, number=1)
     assert [entry.index for entry in again.in_turn()] == [2, 1]
 
@@ -223,8 +234,8 @@ def test_to_a_reader_that_hears_nothing_everything_has_moved() -> None:
 def test_a_session_hears_of_what_it_asks_for_now() -> None:
     sessions = FetchSessions()
     session = settled(hearing(sessions, asks(0), asks(1)))
-    sessions.take(1, 1, [asks(2)], [PartitionIndex(TOPIC, 0)], 0, reader=1, hears=True)
-    assert [list(sessions.moved((TOPIC, index))) for index in range(4)] == [[], [session], [session], []]
+    sessions.take(1, 1, [asks(2)], [PartitionIndex(TOPIC, 0)], 0, reader=REPLICA)
+    assert [hear(sessions, index) for index in range(4)] == [[], [session], [session], []]
     assert set(session.moved) == {(TOPIC, 1), (TOPIC, 2)}
 
 
@@ -234,9 +245,32 @@ def test_who_waits_hears_also_when_no_session_is_kept_and_afterwards_no_more(kep
     session = hearing(sessions, asks(0), epoch=NEW if kept else NO_SESSION)
     sessions.begin_wait(session)
     sessions.drop_all()
-    assert list(sessions.moved((TOPIC, 0))) == [session]
+    assert hear(sessions, 0) == [session]
     sessions.end_wait(session)
-    assert list(sessions.moved((TOPIC, 0))) == []
+    assert hear(sessions, 0) == []
+
+
+def test_who_stood_still_until_now_had_everything_until_its_last_fetch() -> None:
+    session = settled(hearing(FetchSessions(), asks(0)))
+    assert [session.stirs((TOPIC, 0)) for _ in range(2)] == [True, False]
+
+
+@pytest.mark.parametrize("epoch", [20, 30])
+def test_a_replica_has_one_session_however_often_it_loses_the_last_one(epoch: int) -> None:
+    """Its newer process as well; each append would be told to all of them."""
+    sessions = FetchSessions()
+    for number in range(5):
+        opened(sessions, asks(0), reader=Reader(BrokerId(2), 20 if number < 4 else epoch))
+    other = opened(sessions, asks(0), reader=Reader(BrokerId(3), 30))
+    assert len(hear(sessions, 0)) == len(sessions) == 2
+    assert other in sessions.watching((TOPIC, 0))
+
+
+def test_an_older_process_ends_no_session_of_its_successor() -> None:
+    sessions = FetchSessions()
+    later = opened(sessions, asks(0), reader=Reader(BrokerId(2), 20))
+    opened(sessions, asks(0), reader=Reader(BrokerId(2), 10))
+    assert later in hear(sessions, 0)
 
 
 # ── the reader's side ─────────────────────────────────────────────────────────────────────────────────
@@ -319,7 +353,7 @@ class Conversation:
 
     def becomes(self, entry: PartitionFetched) -> None:
         self.state[TOPIC, entry.index] = entry
-        self.leader.moved((TOPIC, entry.index))
+        hear(self.leader, entry.index)
 
     def ask(self) -> module.Asking:
         (changed, self.changed), (gone, self.gone) = (self.changed, {}), (self.gone, {})
@@ -379,7 +413,7 @@ class Conversation:
         self, asking: module.Asking
     ) -> tuple[int, dict[Place, PartitionFetch], list[PartitionFetched]] | None:
         try:
-            session = self.leader.take(*asking, now_ms=0, reader=1, hears=True)
+            session = self.leader.take(*asking, now_ms=0, reader=REPLICA)
         except (FetchSessionIdNotFound, InvalidFetchSessionEpoch):
             return None
         entries = [self.state[entry.topic_id, entry.index] for entry in session.in_turn()]

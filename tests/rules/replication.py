@@ -31,6 +31,7 @@ from tidelog.broker.requests import flushed, offsets
 from tidelog.broker.requests.context import Context
 from tidelog.broker.requests.fetch import _Waiting as FetchWaiting
 from tidelog.broker.strays import Strays
+from tidelog.broker.wanted import Wanted
 from tidelog.protocol.errors import FencedLeaderEpoch
 from tidelog.replication.followership import Asked, Followership
 from tidelog.testing.simulation.world import World
@@ -61,7 +62,7 @@ RULES: dict[str, Rule] = {
     "durable_there": Rule("In group mode only what is durable at a follower counts.", "D7, I-25", Instead(Leadership, "on_fetch", "min(durable_offset, fetch_offset) if self.state.flush_group else fetch_offset", "fetch_offset"), Catcher(L.test_in_group_mode_only_what_is_durable_there_counts), ("D7",)),
     "acknowledged_after_the_flush": Rule("In group mode the leader's own log counts when it is flushed.", "D7, 7.4, I-25", Instead(Leadership, "_advance", "self._durable if state.flush_group else self._end", "self._end"), Catcher(L.test_in_group_mode_only_what_is_durable_here_counts), ("D7", "acknowledged before the flush")),
     "flushed_names_its_epoch": Rule("A flush counts for the very records that were flushed.", "D7, ADR 0073", Instead(flushed, "is_prefix", "found.epoch == last_epoch and end <= found.end", "True"), Catcher(test_flushed.test_a_flush_of_records_that_were_cut_off_since_counts_nothing, (fixture(test_flushed.node),), (1,)), ("D7",)),
-    "durable_is_told": Rule("A follower tells what it has on stable storage, not what it has.", "D7, I-25", Instead(Fetcher, "_entry", "durable_offset=log.durable_offset", "durable_offset=log.end_offset"), Catcher(test_fetcher.test_what_is_told_to_be_durable_is_on_the_disk), ("D7",)),
+    "durable_is_told": Rule("A follower tells what it has on stable storage, not what it has.", "D7, I-25", Instead(Wanted, "_entry", "durable_offset=log.durable_offset", "durable_offset=log.end_offset"), Catcher(test_fetcher.test_what_is_told_to_be_durable_is_on_the_disk), ("D7",)),
     "refused_below_the_mark": Rule("Below the low-space mark no new record is taken.", "DECISIONS 9, ADR 0103", Instead(Partition, "produce", "self._check_room(batch)", "pass"), Catcher(test_space.test_below_the_mark_records_are_refused_with_the_way_out, (led,)), ("low space",)),
     "times_within_the_window": Rule("A record of a far away time is refused where its topic wants that, before anything is written.", "2.5, ADR 0107", Instead(Partition, "produce", "if not self.log.config.takes_any_time:", "if False:"), Catcher(test_produce.test_a_bad_time_is_told_before_too_few_replicas), ()),
     "repetitions_outside_the_window": Rule("A repetition is answered, however old it has become.", "2.5, I-22", Instead(Partition, "_check_times", "if not self._is_repetition(batch, header):", "if True:"), Catcher(test_produce.test_a_repetition_is_known_also_when_it_has_become_too_old), ()),
@@ -106,7 +107,7 @@ RULES: dict[str, Rule] = {
     "refetch_below_log_start": Rule("Who would have to cut below its log start begins anew where the leader's log starts.", "3.5, ADR 0071", Instead(Followership, "_on_diverging", "cut < log.log_start", "False"), Catcher(F.test_a_cut_below_the_log_start_begins_anew_where_the_leader_starts_and_is_told_as_loss), ("refetch_below_log_start",)),
     "deletion_waits_for_members": Rule("A deletion waits for everybody who may lead.", "2.15, ADR 0079", Instead(Partition, "low_watermark", "leadership.maximal_isr | set(leadership.state.elr)", "leadership.maximal_isr"), Catcher(test_partition.test_the_low_watermark_waits_for_the_dead_only_where_they_may_lead, (a_follower,)), ("deletion_waits_for_members",)),
     "deleted_before_joining": Rule("Who joins has deleted what the leader has.", "2.8, ADR 0079", Instead(Leadership, "_maybe_expand", "known.log_start >= self._log_start", "True"), Catcher(L.test_who_has_not_deleted_what_the_leader_has_does_not_join), ("deletion_waits_for_members",)),
-    "log_start_durable": Rule("A follower tells a log start that a kill would not take back.", "2.15, ADR 0079", Instead(Fetcher, "_entry", "log_start=sent.partition.saved_log_start", "log_start=log.log_start"), Catcher(test_fetcher.test_a_log_start_is_told_when_a_kill_would_not_take_it_back), ("log_start_durable",)),
+    "log_start_durable": Rule("A follower tells a log start that a kill would not take back.", "2.15, ADR 0079", Instead(Wanted, "_entry", "log_start=sent.partition.saved_log_start", "log_start=log.log_start"), Catcher(test_fetcher.test_a_log_start_is_told_when_a_kill_would_not_take_it_back), ("log_start_durable",)),
     # ── leases
     "lease": Rule("A lease ends.", "D9, 2.14, I-79", Instead(Replicas, "has_lease", "boot_ms < self.lease_until_ms", "True"), Catcher(test_produce.test_without_a_lease_nothing_is_written, (led,)), ("D9",)),
     "lease_to_write": Rule("Without a lease nothing is written.", "D9, 2.5, I-26", Instead(Context, "partition", "not self.replicas.has_lease(self.clocks.boot_ms())", "False"), Catcher(test_produce.test_without_a_lease_nothing_is_written, (led,)), ("D9",)),

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from tests.simulation.cluster import BROKER_PORT
 from tests.simulation.stage import Stage, new_world, open_stage
-from tidelog.broker import fetcher
-from tidelog.broker.fetcher import Fetcher
+from tidelog.broker import wanted
 from tidelog.broker.flusher import Flusher
+from tidelog.broker.wanted import Wanted
 from tidelog.protocol.messages import DeleteBefore, DeleteRecords, DeleteRecordsReply, PartitionFetch
 
 
@@ -57,12 +57,12 @@ def test_every_replica_begins_behind_what_was_deleted(end: Any) -> None:
 
 
 def test_a_log_start_that_is_reported_before_it_is_durable_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def planted(self: Fetcher, place: Any, sent: Any) -> PartitionFetch:
+    def planted(self: Wanted, place: Any, sent: Any) -> PartitionFetch:
         return replace(entry(self, place, sent), log_start=sent.partition.log.log_start)
 
-    entry = Fetcher._entry
-    monkeypatch.setattr(Fetcher, "_entry", planted)
-    monkeypatch.setattr(fetcher, "_is_as_before", lambda *_: False)  # it looks at what is durable
+    entry = Wanted._entry
+    monkeypatch.setattr(Wanted, "_entry", planted)
+    monkeypatch.setattr(wanted, "_is_as_before", lambda *_: False)  # it looks at what is durable
     monkeypatch.setattr(Flusher, "save_log_starts_soon", lambda _: None)
     with three_records() as stage:
         delete_before(stage, 2)
