@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from scripts import bench as command
-from scripts.benches import evidence, front_page, spark, spark_kafka, table
+from scripts.benches import cleaner, evidence, front_page, spark, spark_kafka, table
 from scripts.benches.all import BENCHES
 from scripts.benches.measure import (
     Bench,
@@ -333,6 +333,21 @@ def test_a_server_of_a_bench_ends_with_its_stdin() -> None:
         assert int(process.stdout.readline()) > 0
         process.communicate(timeout=30)
     assert process.returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("back", cleaner._BACK)
+def test_a_process_that_only_counts_ends_with_its_context_or_without_its_parent(back: str) -> None:
+    children: set[int] = set()
+    with cleaner._counter(back, children) as said:
+        assert said.readline() == b"\n"
+        (pid,) = children
+        os.kill(pid, 0)
+    assert not children
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    orphan = [sys.executable, "-c", cleaner._COUNT.format(cleaner._BACK[back]), "0"]
+    assert subprocess.run(orphan, capture_output=True, timeout=30, check=False).returncode == 0
 
 
 @pytest.mark.slow
