@@ -27,6 +27,8 @@ from scripts.benches.measure import (
     run,
 )
 
+from tests.spark_home import without_archive
+
 ROOT = Path(__file__).resolve().parents[1]
 BENCH = ROOT / "scripts/bench.py"
 ROW = Row("a row", "us", "figure", "reference", "by hand", Goal("ratio", False, 2.0, "this test"))
@@ -292,8 +294,13 @@ WITHOUT = [one.name for one in BENCHES if one.name not in WITH_SPARK]
         pytest.param(WITHOUT[1::2], id="others"),
     ],
 )
-def test_every_bench_runs_and_leaves_nothing_behind(tmp_path: Path, names: list[str]) -> None:
+def test_every_bench_runs_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str]
+) -> None:
     (tmp_path / "disk").mkdir()
+    if names is WITH_SPARK:
+        (tmp_path / "spark").mkdir()
+        monkeypatch.setenv("SPARK_HOME", without_archive(tmp_path / "spark"))
     done = bench(*names, "--quick", "--json", tmp_path / "run.json", "--directory", tmp_path / "disk")
     noted = [line for line in done.stderr.splitlines() if not line.startswith("bench: ")]
     assert (done.returncode, noted) == (0, [])

@@ -13,6 +13,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from tests.spark_home import without_archive
 from tidelog.client import Client
 from tidelog.client.admin import NewTopic
 from tidelog.protocol.types import TopicPartition
@@ -159,11 +160,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
         **QUICK,
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
     }
-    spark = local_session(2, "tests", settings=settings, quick=True)
-    spark.sparkContext.setLogLevel("FATAL")
-    gateway: Any = spark.sparkContext._gateway
-    yield spark
-    spark.stop()
-    gateway.shutdown()
-    gateway.proc.stdin.close()
-    gateway.proc.wait(60)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("SPARK_HOME", without_archive(tmp_path_factory.mktemp("spark")))
+        spark = local_session(2, "tests", settings=settings, quick=True)
+        spark.sparkContext.setLogLevel("FATAL")
+        gateway: Any = spark.sparkContext._gateway
+        yield spark
+        spark.stop()
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(60)

@@ -88,7 +88,8 @@ print(spark.range(3).count(), spark.sparkContext._jvm.java.lang.System.getProper
 spark.stop()
 """
     environment = {**child_environment(), "PATH": str(tmp_path)}
-    environment.pop("JAVA_HOME", None)
+    for name in ("JAVA_HOME", "SPARK_HOME"):
+        environment.pop(name, None)
     ran = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
