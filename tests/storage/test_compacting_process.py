@@ -233,6 +233,15 @@ def test_it_stands_back_behind_who_has_begun_it(log: Log, process: CompactingPro
     assert os.getpriority(os.PRIO_PROCESS, process.pid) == min(mine + NICE, 19)
 
 
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="only Linux shares cores by sessions")
+def test_it_stands_back_behind_other_sessions(log: Log, process: CompactingProcess) -> None:
+    for _ in begin(log, process).steps(NOW_MS, NOW_MS, MEMORY):
+        assert process.pid is not None
+        if f"nice {NICE}" in Path(f"/proc/{process.pid}/autogroup").read_text("ascii"):
+            return
+    raise AssertionError(f"it ended as it began: {Path('/proc/self/autogroup').read_text('ascii')}")
+
+
 def test_frames_come_in_any_pieces() -> None:
     rng = Random(5)
     sent = [rng.randbytes(rng.randrange(40)) for _ in range(50)]
