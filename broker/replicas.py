@@ -1,7 +1,8 @@
 """All replicas on this broker, and the answers that wait for them.
 
 The broker's node tells it what the cluster has decided; requests and fetchers ask it for partitions. No asyncio
-here: whoever changes a partition says `touched`, and the node runs the waiting answers once per burst.
+here: whoever changes a partition says `touched`, `grown` or `committed`, which the sessions of its followers hear (ADR 115), and the
+node runs the waiting answers once per burst. Where something else is to be fetched than before, `asks_anew` is told.
 
 What it keeps true (docs/REPLICATION.md; D8, D9, I-26, I-37):
 
@@ -13,7 +14,7 @@ What it keeps true (docs/REPLICATION.md; D8, D9, I-26, I-37):
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
 from tidelog.broker.damage import may_be_cut
 from tidelog.broker.leadership import Surroundings
@@ -416,7 +417,7 @@ class Replicas:
         """Something about that place has changed: answers that wait for it are tried soon, once per burst."""
         if self.delayed.touched(key):
             self._run_soon()
-        self._sessions_hear(key)
+        self._sessions_hear(cast("Place", key))  # what is no place is followed by nobody
 
     def grown(self, place: Place) -> None:
         """Its log has more that is not committed: only replicas may have that, and they wait by their sessions.
@@ -434,11 +435,11 @@ class Replicas:
         if self.delayed.touched(place):
             self._run_soon()
 
-    def _sessions_hear(self, place: Hashable, *, wake: bool = True) -> None:
+    def _sessions_hear(self, place: Place, *, wake: bool = True) -> None:
         """Those who follow it look at it again, and those who wait for it at once."""
-        for session in self.sessions.watching(place):  # type: ignore[arg-type]  # what is no place is not watched
-            if session.stirs(place):  # type: ignore[arg-type]
-                self._had_everything(place, session)  # type: ignore[arg-type]
+        for session in self.sessions.watching(place):
+            if session.stirs(place):
+                self._had_everything(place, session)
             if wake and self.delayed.touched(session):
                 self._run_soon()
 

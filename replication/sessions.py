@@ -131,7 +131,7 @@ class FetchSessions:
         self._of_replicas: dict[BrokerId, Session] = {}
         """Each has one fetch on its way and needs one session, however often it has lost the last one."""
         self._watching: dict[Place, dict[Session, None]] = {}
-        """Those that are to hear what moves: replicas' that are kept, and of others those that wait."""
+        """Those that are to hear what moves: replicas' that are kept, and others of theirs while they wait."""
 
     def __len__(self) -> int:
         return len(self._sessions)
