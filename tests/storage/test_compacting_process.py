@@ -233,13 +233,48 @@ def test_it_stands_back_behind_who_has_begun_it(log: Log, process: CompactingPro
     assert os.getpriority(os.PRIO_PROCESS, process.pid) == min(mine + NICE, 19)
 
 
-@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="only Linux shares cores by sessions")
+@pytest.mark.skipif(
+    not Path("/proc/self/autogroup").exists(),
+    reason="this kernel does not share cores by sessions: what is done there, the next two tests show everywhere",
+)
 def test_it_stands_back_behind_other_sessions(log: Log, process: CompactingProcess) -> None:
     for _ in begin(log, process).steps(NOW_MS, NOW_MS, MEMORY):
         assert process.pid is not None
         if f"nice {NICE}" in Path(f"/proc/{process.pid}/autogroup").read_text("ascii"):
             return
     raise AssertionError(f"it ended as it began: {Path('/proc/self/autogroup').read_text('ascii')}")
+
+
+def test_it_asks_again_while_the_kernel_takes_no_further_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three brokers of one machine begin at one moment."""
+    tries, rested = list[Path](), list[float]()
+    write = Path.write_text
+
+    def busy_twice(self: Path, content: str, encoding: str) -> int:
+        tries.append(self)
+        if len(tries) < 3:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return write(self, content, encoding)
+
+    monkeypatch.setattr(compacting, "_AUTOGROUP", str(tmp_path / "autogroup"))
+    monkeypatch.setattr(time, "sleep", rested.append)
+    monkeypatch.setattr(Path, "write_text", busy_twice)
+    compacting._let_others_first()
+    assert (tmp_path / "autogroup").read_text("ascii") == str(NICE)
+    assert (len(tries), len(rested)) == (3, 2)
+
+
+def test_where_cores_are_not_shared_by_sessions_nothing_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rested: list[float] = []
+    monkeypatch.setattr(compacting, "_AUTOGROUP", str(tmp_path / "missing" / "autogroup"))
+    monkeypatch.setattr(time, "sleep", rested.append)
+    compacting._let_others_first()
+    assert rested == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_frames_come_in_any_pieces() -> None:
