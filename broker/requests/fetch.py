@@ -60,10 +60,10 @@ def fetch(context: Context, incoming: Incoming) -> None:
         waiting.remember_epochs()
     else:
         waiting.take_note()
+    context.replicas.sessions.begin_wait(session)
     if request.max_wait_ms == 0:
         waiting.give_up()
         return
-    context.replicas.sessions.begin_wait(session)
     context.replicas.wait(waiting, waiting.keys(), context.clocks.now_ms() + request.max_wait_ms)
     if not waiting.answered:
         context.replicas.waiting_fetches.setdefault(incoming.connection, []).append(waiting.hurry)

@@ -272,6 +272,21 @@ def test_partitions_that_stand_still_cost_nothing(monkeypatch: pytest.MonkeyPatc
     assert set(looked) == set(PLACES), "but it is noted from time to time that they are followed"
 
 
+@pytest.mark.parametrize("wait_ms", [0, 500])
+def test_a_session_that_is_lost_leaves_nobody_who_listens(wait_ms: int) -> None:
+    node = Node()
+    for place in PLACES:
+        node.lead(place=place)
+    follower = Follower(node, 2)
+    for _ in range(3):
+        follower.fetch(wait_ms)
+        node.wait(wait_ms)
+        follower.hear()
+    assert all(session.waits == 0 for session in node.replicas.sessions.watching(PLACES[0]))
+    node.replicas.sessions.drop_all()
+    assert not any(list(node.replicas.sessions.watching(place)) for place in PLACES)
+
+
 def shrinks_after_ms() -> int:
     """How long a follower, which fetches and has everything, may stand still when there is a record for it."""
     node = Node()
