@@ -161,15 +161,18 @@ def garbage_kept() -> Iterator[None]:
         yield
         return
     _kept.append(None)
-    enabled = gc.isenabled()
-    # What was there before is not looked at again: a collection then costs what the run has left.
+    enabled, frozen = gc.isenabled(), gc.get_freeze_count()
+    # What was there before is not looked at again: a collection then costs what the run has left. Where somebody else
+    # has frozen what lives on (tests/conftest.py) it stays so, and what the run before has left is collected as well.
     gc.disable()
-    gc.freeze()
+    if not frozen:
+        gc.freeze()
     try:
         yield
     finally:
         _kept.clear()
-        gc.unfreeze()
+        if not frozen:
+            gc.unfreeze()
         if enabled:
             gc.enable()
 
