@@ -8,6 +8,8 @@ Three brokers as processes, 12 partitions with three replicas, acks=all; a produ
     copied      what the broker's own logs grow by in a second, from the moment that it is there again until every
                 partition has it in sync: what it has missed, and what is new meanwhile, since it must copy both
     meanwhile   what is produced in that time
+    after       what is produced when all three are in sync again, and two of them still lead everything: no more than
+                this can be produced meanwhile, whatever copying costs
 
 A broker that copies no faster than others write never catches up. It is watched until eight times as much as it
 had missed is written meanwhile; then the figures are of that time, and a line says so.
@@ -61,6 +63,7 @@ async def _come_back(directory: Path, settings: Settings) -> Readings:
             seconds = time.perf_counter() - began
             meanwhile = (load.written - written) / seconds
             copied = (await _held(client) - held) / (time.perf_counter() - began)
+            after = await load.more(missed)
     if not back:
         print(f"bench: catch-up: the broker was not in sync after {seconds:.0f} s", file=sys.stderr)
     return {
@@ -68,6 +71,7 @@ async def _come_back(directory: Path, settings: Settings) -> Readings:
         "away": away,
         "copied": copied / 1e6,
         "meanwhile": meanwhile / 1e6,
+        "after": after,
         "seconds": seconds,
     }
 
@@ -114,6 +118,7 @@ BENCH = Bench(
             Goal("ratio", True, 0.7, "GOALS C9"),
         ),
         Row("produced while it was away", "MB/s", "away", "before", _BEFORE),
+        Row("produced when it is in sync again and leads nothing", "MB/s", "after", "before", _BEFORE),
     ),
     _begin,
     rounds_max=3,
