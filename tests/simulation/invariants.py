@@ -7,9 +7,9 @@ because it saw each leader move its high watermark, and compares everything else
     LeaderCompleteness   I-3             who leads the newest epoch holds every committed record
     OneLeaderPerEpoch    I-11, I-44      a leader epoch belongs to one life of one broker
     MonotonicWatermark   I-6, I-76       a replica's high watermark goes back only with an unclean election, or where
-                                         an emptied log that is in no ISR begins anew (ADR 71), or one that lacks what is
-                                         committed and may lack a tombstone (C7), or where nobody counts on a replica
-                                         that is cut for damage (ADR 105)
+                                         a log that is in no ISR begins anew because it was emptied (ADR 71), or because it
+                                         lacks what is committed and may lack a tombstone (C7), or where nobody counts on
+                                         a replica that is cut for damage (ADR 105)
     DeletedRecords       I-76, ADR 79    a process's log start never goes back, and who leads the newest epoch begins
                                          behind everything that a client was told to be deleted
     OrderOfOffsets       I-38            log start <= high watermark <= end of the log, recovery <= durable <= end
@@ -152,7 +152,12 @@ class Oracle:
         if seen is not None and now.begun_anew > seen.begun_anew and _had_nothing(life, partition, seen):
             self.counts["emptied logs that began anew"] += 1
             seen = replace(seen, high_watermark=log.log_start, log_start=log.log_start)
-        if seen is not None and now.begun_anew > seen.begun_anew and known.compacted and seen.end < known.end:
+        if (
+            seen is not None
+            and now.begun_anew > seen.begun_anew
+            and _may_lack_a_tombstone(life, partition, known, seen)
+        ):
+            self.counts["logs that began anew for a tombstone"] += 1
             seen = replace(seen, high_watermark=min(seen.high_watermark, log.end_offset))
         if seen is not None and _was_cut_for_damage(life, partition, seen):
             seen = replace(seen, high_watermark=min(seen.high_watermark, log.end_offset))
@@ -317,6 +322,12 @@ def _had_nothing(life: Life, partition: Partition, seen: Seen) -> bool:
     """Whether all had been deleted from a log that is in no ISR: "beginning anew lowers its high watermark" (ADR 71)."""
     state = partition.state
     return seen.log_start == seen.end and state is not None and life[0] not in state.isr
+
+
+def _may_lack_a_tombstone(life: Life, partition: Partition, known: Committed, seen: Seen) -> bool:
+    """Whether it lacks committed records, among which may be tombstones that nobody has any more, and is in no ISR."""
+    state = partition.state
+    return known.compacted and seen.end < known.end and state is not None and life[0] not in state.isr
 
 
 def _was_cut_for_damage(life: Life, partition: Partition, seen: Seen) -> bool:
