@@ -45,7 +45,7 @@ evidence: setup ## tell which of the long runs that were kept still count
 	scripts/again --check
 	scripts/first-contact --check
 
-docs: setup ## regenerate docs/PROTOCOL.md and docs/RULES.md
+docs: setup ## regenerate the pages of docs that come from code
 	scripts/docs
 
 transcripts: setup ## play the replication transcripts, and write docs/LECTURE.md
