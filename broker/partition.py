@@ -49,7 +49,7 @@ from tidelog.protocol.types import (
     Offset,
     TopicPartition,
 )
-from tidelog.replication.fetch import check_leader_epoch, check_place
+from tidelog.replication.fetch import cannot_compare, check_leader_epoch, check_place
 from tidelog.replication.followership import (
     Append,
     Followership,
@@ -350,7 +350,7 @@ class Partition:
         self, leadership: Leadership, fetch: PartitionFetch, follower: BrokerId, broker_epoch: Epoch
     ) -> EpochEnd | None:
         leadership.check_replica(follower, broker_epoch)
-        if fetch.last_fetched_epoch == NO_EPOCH and fetch.fetch_offset > self.log.log_start:
+        if cannot_compare(self.log, fetch.fetch_offset, fetch.last_fetched_epoch):
             leadership.check_beginning(follower, broker_epoch)
         self._check_purged(leadership, fetch, follower, broker_epoch)
         parts = check_place(self.log, fetch.fetch_offset, fetch.last_fetched_epoch)

@@ -36,3 +36,14 @@ def check_place(log: Log, fetch_offset: Offset, last_fetched_epoch: Epoch) -> Ep
     if fetch_offset > log.end_offset:
         raise OffsetOutOfRange(f"offset {fetch_offset} lies above {log.end_offset}, where the log ends")
     return None
+
+
+def cannot_compare(log: Log, fetch_offset: Offset, last_fetched_epoch: Epoch) -> bool:
+    """Whether nothing here says that what the reader has, or lacks, is of this log (ADR 0071, 0116).
+
+    An empty log that begins above mine lacks what is between; one that ends where mine starts, in an epoch of which I
+    have deleted everything, may hold below it what was never committed.
+    """
+    if last_fetched_epoch == NO_EPOCH:
+        return fetch_offset > log.log_start
+    return fetch_offset == log.log_start and not log.epochs.reaches_back_to(last_fetched_epoch)

@@ -100,6 +100,10 @@ class LeaderEpochs:
         covering = bisect_right(self._entries, offset, key=_start) - 1
         return self._entries[covering].epoch if covering >= 0 else NO_EPOCH
 
+    def reaches_back_to(self, epoch: Epoch) -> bool:
+        """Whether the log has records of that epoch, or of an older one."""
+        return bool(self._entries) and self._entries[0].epoch <= epoch
+
     def end_offset_for(self, epoch: Epoch, log_end: Offset) -> EpochEnd:
         """The largest epoch here that is not above `epoch`, and where it ends.
 

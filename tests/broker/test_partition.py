@@ -280,3 +280,28 @@ def test_an_empty_log_of_somebody_unknown_is_told_where_to_begin(node: Node) -> 
     entry = node.fetched(3, 2, last_epoch=-1, epoch=node.lead(isr=(1, 2)).leader_epoch).entry
     assert (entry.error, entry.refetch_from) == (OffsetOutOfRange.code, 1)
     assert node.fetched(3, 1, last_epoch=-1).error == 0
+
+
+@pytest.mark.parametrize("written_since", [0, 2])
+def test_who_ends_where_the_log_starts_in_an_epoch_that_is_deleted_begins_anew(
+    node: Node, written_since: int
+) -> None:
+    """ADR 116: below that it may hold what was never committed, and nothing here is left to compare it with."""
+    older = node.lead(isr=(1, 2)).leader_epoch
+    node.fill(3)
+    node.partition.delete_before(3)
+    node.lead(isr=(1, 2))
+    for _ in range(written_since):
+        node.produce(acks=1)
+    entry = node.fetched(3, 3, last_epoch=older).entry
+    assert (entry.error, entry.refetch_from) == (OffsetOutOfRange.code, 3)
+    assert node.fetched(2, 3, last_epoch=older).error == 0, "whoever is in sync has all that was deleted"
+    assert node.fetched(3, 3, last_epoch=-1).error == 0
+    assert node.fetched(3, 3, last_epoch=older).error == 0, "what it has was compared in this leadership"
+
+
+def test_who_ends_where_the_log_starts_in_an_epoch_of_the_log_goes_on(node: Node) -> None:
+    epoch = node.lead(isr=(1, 2)).leader_epoch
+    node.fill(5)
+    node.partition.delete_before(3)
+    assert node.fetched(3, 3, last_epoch=epoch).error == 0

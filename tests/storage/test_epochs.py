@@ -93,6 +93,15 @@ def test_an_epoch_below_all_ends_where_the_first_record_begins() -> None:
     assert LeaderEpochs([(3, 812), (4, 1100)]).end_offset_for(2, 2000) == (2, 812)
 
 
+def test_a_log_reaches_back_to_the_oldest_epoch_that_it_has_records_of() -> None:
+    assert [LeaderEpochs([(3, 812), (4, 1100)]).reaches_back_to(epoch) for epoch in (2, 3, 9)] == [
+        False,
+        True,
+        True,
+    ]
+    assert not LeaderEpochs().reaches_back_to(9)
+
+
 def test_an_empty_log_ends_every_epoch_at_its_start() -> None:
     assert LeaderEpochs().end_offset_for(7, 2000) == (7, 2000)
 
