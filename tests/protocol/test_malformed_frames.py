@@ -38,7 +38,7 @@ def test_a_conversation_is_made_by_its_number() -> None:
 
 @pytest.mark.slow
 async def test_malformed_frames_do_no_harm() -> None:
-    report = await fuzzing.fuzz_machines(SEED, 0, 10_000)
+    report = await fuzzing.fuzz_machines(SEED, 0, 20_000)
     assert report.failures == []
     assert report.outcomes.keys() >= KINDS
 

@@ -43,7 +43,7 @@ from tidelog.protocol.messages import (
 
 TOPIC = bytes(range(16))
 PRODUCE = Produce(-1, 1000, (PartitionProduce(TOPIC, 3, 100, 7),))
-few = settings(max_examples=12)  # of each message: there are many, and fields of few kinds
+few = settings(max_examples=25)  # of each message: there are many, and fields of few kinds
 every_message = pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)
 
 
