@@ -19,6 +19,11 @@ from tidelog.storage.seal import JSON
 
 QUORUM_STATE: Final = "quorum-state"
 VERSION: Final = 1
+WAY_OUT: Final = (
+    "with others that are a majority, move the data directory away, and this controller will follow them without a vote; "
+    "a lone controller's directory is the cluster: put back a whole one of this very moment, or nothing"
+)
+"""For a controller that may not vote with what it has."""
 
 
 class _Fields(msgspec.Struct, forbid_unknown_fields=True):
@@ -50,18 +55,17 @@ class Ballot:
         A log that has seen a newer epoch than the file says that the file's promises are over.
         """
         where = f"{directory.path}/{QUORUM_STATE}"
-        way_out = "move the data directory away, and this controller will follow the others without a vote"
         try:
             content = read_whole(directory, QUORUM_STATE)
         except FileNotFoundError:
             if log_epoch >= 0:
                 raise CorruptCheckpoint(
-                    f"{where} is missing, and there is a metadata log: {way_out}"
+                    f"{where} is missing, and there is a metadata log: {WAY_OUT}"
                 ) from None
             return cls(directory, QuorumState())
         state = decode_state(content, where)
         if state is None:
-            raise CorruptCheckpoint(f"{where} is not what was written: {way_out}")
+            raise CorruptCheckpoint(f"{where} is not what was written: {WAY_OUT}")
         return cls(directory, state if state.epoch >= log_epoch else QuorumState(log_epoch))
 
     def write(self, state: QuorumState) -> None:

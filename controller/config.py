@@ -75,7 +75,6 @@ FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "metadata.log.segment.bytes": ("log.segment_bytes",),
     "metadata.log.segment.ms": ("log.segment_ms",),
     "metadata.max.idle.interval.ms": ("idle_ms",),
-    "min.insync.replicas": ("active.topics.min_isr",),
     "num.partitions": ("active.topics.partitions",),
     "quorum.election.timeout.ms": ("quorum.election_timeout_ms",),
     "quorum.fetch.timeout.ms": (

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from tidelog.controller.batches import Answer, check_distinct, in_batches
-from tidelog.controller.election import configured_min_isr, set_min_isr
+from tidelog.controller.election import MIN_ISR_DEFAULT, configured_min_isr, set_min_isr
 from tidelog.controller.facts import ConfigChanged, Fact, Place
 from tidelog.controller.image import Image, PartitionState
 from tidelog.controller.topics import OF_GROUPS, TopicDefaults
@@ -236,7 +236,7 @@ def topic_defaults(image: Image, own: TopicDefaults) -> TopicDefaults:
         own,
         partitions=int(partitions) if partitions else own.partitions,
         replication_factor=int(factor) if factor else own.replication_factor,
-        min_isr=number(image.configs, CLUSTER, "", MIN_ISR) or own.min_isr,
+        min_isr=number(image.configs, CLUSTER, "", MIN_ISR) or MIN_ISR_DEFAULT,
     )
 
 

@@ -21,7 +21,7 @@ from typing import Any, Final, NoReturn
 
 from tidelog.controller.active import Active
 from tidelog.controller.archive import Archive
-from tidelog.controller.ballot import Ballot
+from tidelog.controller.ballot import WAY_OUT, Ballot
 from tidelog.controller.chores import Chores
 from tidelog.controller.config import ControllerConfig
 from tidelog.controller.contacts import Contacts
@@ -211,10 +211,7 @@ class Controller:
         log = self._data.logs.get(METADATA) or self._data.create(METADATA, METADATA_TOPIC_ID, wall_ms)
         if damage := self._data.damage_of(METADATA):
             # It lacks what others count upon. Without its votes nothing of that is lost.
-            raise DamagedLog(
-                f"{log} is damaged: {damage}; move the data directory away, and this controller will follow the "
-                "others without a vote"
-            )
+            raise DamagedLog(f"{log} is damaged: {damage}; {WAY_OUT}")
         self._archive = Archive(log, config.snapshots, self._save_log_start)
         committed = await self._archive.open()
         self._ballot = Ballot.read(self._data.directory, self._archive.epochs.latest)

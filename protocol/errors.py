@@ -363,7 +363,7 @@ class InvalidVoterKey(TidelogError, code=125):
 
 
 class DiskFull(TidelogError, code=1000, retriable=True):
-    """The broker's disk is full: free space or raise retention limits; service returns by itself."""
+    """The broker's disk is full: free space or lower retention limits; service returns by itself."""
 
 
 class MalformedFrame(TidelogError, code=1001):

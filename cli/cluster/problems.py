@@ -143,12 +143,10 @@ def _brokers(brokers: Sequence[BrokerDescribed]) -> Iterable[Problem]:
 def _partition(topic: str, one: Partition, min_isr: int) -> Iterable[Problem]:
     name, isr = f"{topic}-{one.index}", len(one.isr)
     if one.leader == NO_BROKER:
-        have = [*one.isr, *(each for each in one.elr if each not in one.isr)] or list(one.replicas)
         yield Problem(
             Kind.NO_LEADER,
             f"{name} has no leader: it can be neither written nor read",
-            f"start {_ids(have)}, which {'has' if len(have) == 1 else 'have'} every committed record; `tidelog partition "
-            f"elect unclean {topic}:{one.index}` gives up what only {'it has' if len(have) == 1 else 'they have'}",
+            _lead_again(f"{topic}:{one.index}", one),
             topic,
             one.index,
         )
@@ -168,6 +166,21 @@ def _partition(topic: str, one: Partition, min_isr: int) -> Iterable[Problem]:
             topic,
             one.index,
         )
+
+
+def _lead_again(place: str, one: Partition) -> str:
+    elect = f"`tidelog partition elect unclean {place}`"
+    have = [*one.isr, *(each for each in one.elr if each not in one.isr)]
+    if not have:
+        return (
+            f"nobody is known to have every committed record: start those of {_ids(one.replicas)} that do not run; then "
+            f"{elect} lets one lead with what it has, and gives up what only others have"
+        )
+    alone = len(have) == 1
+    return (
+        f"start {_ids(have)}, which {'has' if alone else 'have'} every committed record; "
+        f"{elect} gives up what only {'it has' if alone else 'they have'}"
+    )
 
 
 def _missing(one: Partition) -> list[int]:

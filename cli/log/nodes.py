@@ -82,8 +82,12 @@ def inspect(directory: ReadOnlyDirectory, boot_id: str | None = None) -> NodeSta
     partitions = [_partition(directory, which, here.get(which), offsets, faults) for which in named]
     for name in parted_in(directory):
         stray = name.endswith(STRAY)
-        what = "kept, because nobody can say whose it is" if stray else "deleted, and not yet removed"
-        way_out = "never served: remove it when you do not need it" if stray else "the next start removes it"
+        what = "not placed here, or of a topic that nobody knows" if stray else "deleted, and not yet removed"
+        way_out = (
+            "never served, and removed after stray.delete.delay.ms where its topic is known"
+            if stray
+            else "the next start removes it"
+        )
         faults.append(Fault(Severity.CACHE, f"{directory.path}/{name}", None, what, way_out))
     pid = _pid(directory)
     in_use = pid is not None and _is_alive(pid)

@@ -71,6 +71,15 @@ def test_a_partition_without_a_leader_says_who_has_its_records_and_what_an_uncle
     )
 
 
+def test_where_nobody_is_known_to_have_everything_nobody_is_said_to() -> None:
+    """After a loss of power everywhere all may run, and none surely has what was acknowledged."""
+    [one] = found(partition(-1, isr=(), elr=()))
+    assert one.way_out == (
+        "nobody is known to have every committed record: start those of brokers 1, 2 and 3 that do not run; then "
+        "`tidelog partition elect unclean orders:0` lets one lead with what it has, and gives up what only others have"
+    )
+
+
 def test_too_few_in_sync_for_a_write_is_graver_than_a_missing_replica() -> None:
     [one] = found(partition(isr=(1,), offline=(2,)))
     assert (one.kind, one.way_out) == (Kind.UNDER_MIN_ISR, "start broker 2")

@@ -6,6 +6,7 @@ from tests.controller.book import OTHER, TOPIC, Book, partition
 from tests.controller.planted import Bug
 from tests.controller.sentences import noticed
 from tidelog.controller import configs
+from tidelog.controller.config import FIELDS
 from tidelog.controller.configs import (
     alter_configs,
     describe_configs,
@@ -199,6 +200,10 @@ def test_a_new_topic_has_what_the_cluster_is_told_now() -> None:
     assert topic_defaults(book.image, own) == TopicDefaults(partitions=4, replication_factor=1, min_isr=2)
     alter(book, asked(CLUSTER, num_partitions="7", default_replication_factor="2", min_insync_replicas="3"))
     assert topic_defaults(book.image, own) == TopicDefaults(partitions=7, replication_factor=2, min_isr=3)
+
+
+def test_a_controller_is_not_started_with_a_min_isr_that_nobody_would_obey() -> None:
+    assert MIN_ISR not in FIELDS
 
 
 # ── flush.mode ────────────────────────────────────────────────────────────────────────────────────────
