@@ -12,11 +12,18 @@ from typing import Any, Final
 
 from tidelog.controller.active import Active
 from tidelog.controller.facts import Place
-from tidelog.controller.recovery import ASK_AGAIN_MS, Todo
+from tidelog.controller.leaders import in_question
+from tidelog.controller.recovery import AGGRESSIVE_MS, ASK_AGAIN_MS, Todo
 from tidelog.protocol.bounds import Bounds
 from tidelog.protocol.errors import DiskFull, TidelogError
 from tidelog.protocol.io import connect
-from tidelog.protocol.messages import GetReplicaLogInfo, GetReplicaLogInfoReply, Hello, PartitionIndex
+from tidelog.protocol.messages import (
+    ElectLeaders,
+    GetReplicaLogInfo,
+    GetReplicaLogInfoReply,
+    Hello,
+    PartitionIndex,
+)
 from tidelog.protocol.settings import CLUSTER, number
 from tidelog.protocol.types import BrokerId
 
@@ -49,6 +56,8 @@ class Chores:
         self._give_up = give_up
         self._bounds = bounds
         self._appended = asyncio.Event()
+        self._looked = asyncio.Event()
+        """Set, and reset at once, when it was looked who has said what it has."""
         self._interval = asyncio.Event()
         """Set when it may have become another one how often preferred leaders are looked for."""
 
@@ -121,12 +130,28 @@ class Chores:
                 todo = Todo({}, [], now_ms + ASK_AGAIN_MS)
             for broker, places in todo.ask.items():
                 self._spawn(self._ask(broker, places))
+            self._looked.set()
+            self._looked.clear()
             wait_s = None if todo.next_ms is None else max(todo.next_ms - now_ms, 1) / 1000
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._appended.wait()
             self._appended.clear()
             await asyncio.sleep(0)  # once for all that is appended in one turn
+
+    async def find(self, request: ElectLeaders) -> None:
+        """Before an operator has somebody lead: who is alive says what it has, or is silent for too long."""
+        if request.quorum_epoch != self._active.epoch:
+            return  # it will be refused
+        recovery = self._active.recovery
+        places = in_question(self._active.image, request)
+        patience_ms = min(AGGRESSIVE_MS, request.timeout_ms // 2)
+        recovery.wish(places, self._now_ms() + patience_ms)
+        self._appended.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience_ms / 1000):
+                while not recovery.is_known(self._active.image, places):
+                    await self._looked.wait()
 
     async def _ask(self, broker: BrokerId, places: list[Place]) -> None:
         known = self._active.image.brokers.get(broker)

@@ -16,7 +16,7 @@ What it keeps true:
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from typing import Any, Final, NoReturn
 
 from tidelog.controller.active import Active
@@ -58,6 +58,7 @@ from tidelog.protocol.messages import (
     BeginEpoch,
     BrokerHeartbeat,
     DescribeQuorum,
+    ElectLeaders,
     EndEpoch,
     Fetch,
     FetchSnapshot,
@@ -556,16 +557,21 @@ class Controller:
         if isinstance(message, BrokerHeartbeat) and not self.quorum.holds_lease(now_ms):
             raise NotController(f"controller {self.node_id} does not hear a majority of the quorum")
         steps = active.serve(message, now_ms)
+        if isinstance(message, ElectLeaders) and message.unclean:
+            self._spawn(self._serve_on(active, message, steps, incoming, self._chores.find(message)))
+            return
         try:
             next(steps)
         except StopIteration as done:
             self._answer(active, message, done.value, incoming)
         else:
-            self._spawn(self._serve_on(active, message, steps, incoming))
+            self._spawn(self._serve_on(active, message, steps, incoming, asyncio.sleep(0)))
 
-    async def _serve_on(self, active: Active, message: Any, steps: Steps[Reply], incoming: Incoming) -> None:
-        """What takes several steps: others are served between them."""
-        await asyncio.sleep(0)
+    async def _serve_on(
+        self, active: Active, message: Any, steps: Steps[Reply], incoming: Incoming, first: Awaitable[None]
+    ) -> None:
+        """What takes several steps, or something that is waited for first: others are served meanwhile."""
+        await first
         reply = await self._turns.carry_out(steps, lambda: active is self.active)
         if reply is None:
             incoming.refuse(self._deposed())

@@ -1,8 +1,8 @@
 """Operators let somebody lead: the preferred replica, or anybody at all (design 4.8).
 
     preferred    the first replica, alive and in sync, where somebody else leads or nobody
-    unclean      of partitions that nobody leads: who can without loss, or else whoever has most; an operator's word
-                 is enough, whatever `unclean.recovery` says
+    unclean      of partitions that nobody leads: who can without loss, or else whoever has most of those that are
+                 alive, who are asked (`recovery`); an operator's word is enough, whatever `unclean.recovery` says
 
 What it keeps true: each partition is decided by itself, by `election`; what is refused says why. Of "all" partitions
 those are answered where something was to be done.
@@ -43,6 +43,14 @@ def elect_leaders(
     message = f"{left} more partitions are left as they are: ask again" if left else None
     batches = [] if request.validate_only else in_batches(units)
     return Answer(batches, ElectLeadersReply(tuple(entries), message=message))
+
+
+def in_question(image: Image, request: ElectLeaders) -> list[Place]:
+    """The partitions of which it is to be known who has most, before an unclean election is served."""
+    leaderless = image.indexes.leaderless
+    if request.partitions is None:
+        return sorted(leaderless)[:ENTRIES_MAX]
+    return sorted(leaderless.intersection((entry.topic_id, entry.index) for entry in request.partitions))
 
 
 def _places(image: Image, request: ElectLeaders) -> list[Place]:

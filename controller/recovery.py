@@ -7,13 +7,15 @@
     none         nobody is asked: an ISR or ELR member comes back, or an operator decides
     balanced     ISR and ELR are empty: the last known ELR is asked, and waited for, five minutes from the first ask
     aggressive   nobody who has everything is alive: the replicas that are alive are asked, five seconds
+    an operator  wants somebody to lead, whatever the rule: the same are asked, five seconds or half of the operator's
+                 time; then `leaders` takes the one with most
 
 What it keeps true: an answer counts as long as the registration that it came from is the newest; nobody leads who is
 not alive, nor without having answered; as soon as somebody leads, what was found is forgotten. `election` holds a
 clean election instead if one has become possible.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
@@ -55,7 +57,7 @@ class _Search:
     """What is known about one partition's replicas."""
 
     since_ms: int | None = None
-    """When somebody was asked first."""
+    """When somebody was asked first whose log decides."""
     asked: dict[BrokerId, tuple[Epoch, int]] = field(default_factory=dict)
     """Under which registration, and when last."""
     found: dict[BrokerId, tuple[Epoch, Log | None]] = field(default_factory=dict)
@@ -75,10 +77,24 @@ class Todo(NamedTuple):
 class Recovery:
     """The partitions that the active controller seeks leaders for. A new controller begins with none."""
 
-    __slots__ = ("_searches",)
+    __slots__ = ("_searches", "_wishes")
 
     def __init__(self) -> None:
         self._searches: dict[Place, _Search] = {}
+        self._wishes: dict[Place, int] = {}
+        """Where an operator wants to know who has most, and until when those who are silent are asked."""
+
+    def wish(self, places: Iterable[Place], until_ms: int) -> None:
+        """An operator is about to have somebody lead these; call `look` afterwards."""
+        self._wishes.update(dict.fromkeys(places, until_ms))
+
+    def is_known(self, image: Image, places: Iterable[Place]) -> bool:
+        """Whether all who are alive have said what they have of these, where nobody leads."""
+        return not any(place in image.indexes.leaderless and self._silent(image, place) for place in places)
+
+    def _silent(self, image: Image, place: Place) -> list[BrokerId]:
+        p, search = image.partitions[place], self._searches.get(place) or _Search()
+        return _standing(image, p, search, _alive(image, p))[1]
 
     def answered(self, broker: BrokerId, reply: GetReplicaLogInfoReply) -> None:
         """A broker has said what it has; call `look` afterwards."""
@@ -91,7 +107,11 @@ class Recovery:
     def look(self, image: Image, now_ms: int) -> Todo:
         """Whom to ask and whom to elect, now."""
         wanted = _wanted(image)
-        self._searches = {place: self._searches.get(place) or _Search() for place in wanted}
+        self._wishes = {
+            place: due for place, due in self._wishes.items() if place in image.indexes.leaderless
+        }
+        places = {**wanted, **self._wishes}
+        self._searches = {place: self._searches.get(place) or _Search() for place in places}
         todo = Todo({}, [], None)
         elected: list[list[Fact]] = []
         for place, (whom, patience_ms) in wanted.items():
@@ -102,8 +122,13 @@ class Recovery:
                 elected.append(elect_anyway(image, place, best))
                 continue
             todo = _ask(image, todo, place, search, missing, now_ms)
+            if search.since_ms is None and not search.asked.keys().isdisjoint(whom):
+                search.since_ms = now_ms
             if best and search.since_ms is not None:
                 todo = _soonest(todo, search.since_ms + patience_ms)
+        for place, due_ms in self._wishes.items():
+            if now_ms < due_ms and (silent := self._silent(image, place)):
+                todo = _soonest(_ask(image, todo, place, self._searches[place], silent, now_ms), due_ms)
         return todo._replace(elect=in_batches(elected))
 
     def best_first(self, image: Image, place: Place) -> list[BrokerId]:
@@ -133,9 +158,13 @@ def _rule(image: Image, p: PartitionState, said: str) -> _Rule | None:
         case "balanced" if p.last_known_elr and not p.isr and not p.elr:
             return p.last_known_elr, BALANCED_MS
         case "aggressive":
-            alive = tuple(r for r in p.replicas if image.can_lead(r, p.place))
+            alive = _alive(image, p)
             return (alive, AGGRESSIVE_MS) if alive else None
     return None
+
+
+def _alive(image: Image, p: PartitionState) -> tuple[BrokerId, ...]:
+    return tuple(r for r in p.replicas if image.can_lead(r, p.place))
 
 
 def _standing(
@@ -167,7 +196,6 @@ def _ask(
         if asked is None or asked[0] != epoch or now_ms >= asked[1] + ASK_AGAIN_MS:
             todo.ask.setdefault(broker, []).append(place)
             search.asked[broker] = (epoch, now_ms)
-            search.since_ms = now_ms if search.since_ms is None else search.since_ms
         todo = _soonest(todo, search.asked[broker][1] + ASK_AGAIN_MS)
     return todo
 

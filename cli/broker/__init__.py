@@ -15,6 +15,9 @@ VERBS: Final = {
     ),
     "start": Noun("tidelog.cli.broker.start", "start", "Be a broker, in this process."),
     "undrain": Noun("tidelog.cli.broker.draining", "undrain", "Give a drained broker its share again."),
+    "unregister": Noun(
+        "tidelog.cli.broker.leaving", "unregister", "Take a broker off that is gone for good."
+    ),
 }
 
 

@@ -112,7 +112,7 @@ def _brokers(brokers: Sequence[BrokerDescribed]) -> Iterable[Problem]:
             yield Problem(
                 Kind.BROKER_DOWN,
                 f"{where} is fenced: it is not heard, and leads nothing",
-                f"start it, or see what its log says; `tidelog broker drain {one.id}` if it will not come back",
+                f"start it, or see what its log says; if it will not come back, {_leave(one)}",
                 node=one.id,
             )
         elif one.offline:
@@ -138,6 +138,11 @@ def _brokers(brokers: Sequence[BrokerDescribed]) -> Iterable[Problem]:
                 "`tidelog topic trim` gives them up",
                 node=one.id,
             )
+
+
+def _leave(one: BrokerDescribed) -> str:
+    off = f"`tidelog broker unregister {one.id}`"
+    return f"`tidelog broker drain {one.id}` and then {off}" if one.replicas else off
 
 
 def _partition(topic: str, one: Partition, min_isr: int) -> Iterable[Problem]:

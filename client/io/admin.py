@@ -30,6 +30,7 @@ from tidelog.client.io.log_dirs import describe_log_dirs
 from tidelog.client.io.session import until
 from tidelog.client.retry import Advice, advice
 from tidelog.protocol.errors import (
+    BrokerIdNotRegistered,
     ElectionNotNeeded,
     InvalidRequest,
     RequestTimedOut,
@@ -77,6 +78,8 @@ from tidelog.protocol.messages import (
     ResourceAlter,
     ResourceAltered,
     ResourceQuery,
+    UnregisterBroker,
+    UnregisterBrokerReply,
 )
 from tidelog.protocol.types import BrokerId, Offset, TopicId, TopicPartition
 
@@ -389,6 +392,20 @@ class Admin(GroupAdmin):
             if number in (move.target or ()) and (move.topic_id, move.index) not in kept
         ]
         return moves + await self._move(given, deadline_s, throttle_bytes_s, validate_only=validate_only)
+
+    async def unregister_broker(
+        self, broker: int, *, force: bool = False, timeout: float | None = None
+    ) -> None:
+        """Take a broker off the list that is down and will not come back; `force`: even if it is a replica of something,
+        and what only it has is given up.
+        """
+        unsure: list[TidelogError] = []
+        request = UnregisterBroker(BrokerId(broker), force)
+        try:
+            await self._any(request, UnregisterBrokerReply, self._deadline_s(timeout), unsure)
+        except BrokerIdNotRegistered:
+            if not unsure:  # an attempt whose answer was lost may have done it
+                raise
 
     async def _move(
         self,

@@ -114,6 +114,7 @@ class Admin(_Facade[asynchronous_admin.Admin]):
     list_reassignments = _awaited(asynchronous_admin.Admin.list_reassignments)
     drain_broker = _awaited(asynchronous_admin.Admin.drain_broker)
     undrain_broker = _awaited(asynchronous_admin.Admin.undrain_broker)
+    unregister_broker = _awaited(asynchronous_admin.Admin.unregister_broker)
     list_groups = _awaited(asynchronous_admin.Admin.list_groups)
     describe_groups = _awaited(asynchronous_admin.Admin.describe_groups)
     delete_groups = _awaited(asynchronous_admin.Admin.delete_groups)

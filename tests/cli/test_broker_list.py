@@ -1,4 +1,4 @@
-"""`tidelog broker list, describe, drain, undrain` against a real cluster."""
+"""`tidelog broker list, describe, drain, undrain, unregister` against a real cluster."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -7,6 +7,7 @@ import pytest
 
 from tests.cli.conftest import Ran, Tidelog
 from tests.cli.serving import Serving, serving, until
+from tidelog.protocol.types import TopicPartition
 
 Broker = Callable[..., Ran]
 
@@ -54,7 +55,7 @@ def test_a_broker_is_described_with_what_it_leads_and_keeps(broker: Broker, rack
     racks.with_client(lambda client: client.admin.delete_topics(name))
 
 
-@pytest.mark.parametrize("verb", ["describe", "drain", "undrain"])
+@pytest.mark.parametrize("verb", ["describe", "drain", "undrain", "unregister"])
 def test_a_broker_that_is_not_there_is_named_with_those_that_are(broker: Broker, verb: str) -> None:
     ran = broker(verb, "9")
     assert (ran.code, ran.out, ran.err) == (1, "", "error: there is no broker 9; there are 1, 2, 3, 4\n")
@@ -119,3 +120,45 @@ def test_a_broker_that_nobody_can_replace_is_not_drained(broker: Broker, racks: 
     assert ran.code == 1
     assert "cannot be drained" in ran.err
     racks.with_client(lambda client: client.admin.delete_topics(name))
+
+
+def test_who_is_alive_or_keeps_something_stays_on_the_list_and_who_is_gone_for_good_leaves_it(
+    tidelog: Tidelog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(3) as cluster:
+        monkeypatch.setenv("TIDELOG_BOOTSTRAP", cluster.bootstrap)
+        name = cluster.topic(partitions=2, replication_factor=2)
+        cluster.with_client(lambda client: client.admin.reassign({TopicPartition(name, 0): [1, 2]}))
+        cluster.with_client(lambda client: client.admin.reassign({TopicPartition(name, 1): [2, 1]}))
+        until(lambda: "0 moves" in _moves(cluster), "the moves end")
+
+        def unregister(number: int, *words: str) -> Ran:
+            return tidelog("broker", "unregister", str(number), *words)
+
+        def listed() -> list[str]:
+            return [line.split()[0] for line in tidelog("broker", "list").lines[1:]]
+
+        alive = unregister(3, "--yes")
+        assert (alive.code, alive.out) == (1, "")
+        assert "is alive: only who is down can be taken off the list" in alive.err
+        for number in (2, 3):
+            cluster.run(cluster.cluster.kill(number))
+        until(lambda: tidelog("broker", "list").out.count("down") == 2, "both are fenced")
+
+        kept = unregister(2, "--yes")
+        assert kept.code == 1
+        assert "is a replica of 2 partitions: move them to others with `tidelog broker drain 2`" in kept.err
+        unasked = unregister(3)
+        assert (unasked.code, unasked.out, listed()) == (2, "", ["1", "2", "3"])
+        assert unasked.err.splitlines()[0].startswith("would take broker 3 (127.0.0.1:")
+
+        gone = unregister(3, "--yes", "-o", "json")
+        assert (gone.code, [json.loads(line) for line in gone.lines]) == (
+            0,
+            [{"type": "broker", "broker": 3, "unregistered": True}],
+        )
+        forced = unregister(2, "--force", "--yes")
+        assert forced.code == 0
+        assert forced.out.endswith("is not part of the cluster any more\n")
+        assert listed() == ["1"]
+        assert "broker 3" not in tidelog("cluster", "health").out

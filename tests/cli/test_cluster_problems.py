@@ -116,7 +116,9 @@ def test_a_broker_without_room_is_a_problem_and_one_that_is_down_has_only_that()
 def test_a_fenced_broker_and_a_failed_disk_are_told_apart() -> None:
     down, failed = found(brokers=(broker(1, fenced=True, offline=4), broker(2, offline=2)))
     assert (down.kind, down.node) == (Kind.BROKER_DOWN, 1)
-    assert "`tidelog broker drain 1` if it will not come back" in down.way_out
+    assert (
+        "will not come back, `tidelog broker drain 1` and then `tidelog broker unregister 1`" in down.way_out
+    )
     assert (failed.kind, failed.node) == (Kind.REPLICA_FAILED, 2)
     assert "2 of its 4 replicas" in failed.what
 

@@ -1,14 +1,19 @@
 """What operators do, through the client, to a cluster of real nodes on real sockets."""
 
+from typing import Any
+
 import pytest
 
 from tests.client.nodes import Cluster
 from tidelog.client.admin import NewTopic
+from tidelog.client.io.session import Session
 from tidelog.protocol.errors import (
+    BrokerIdNotRegistered,
     InvalidConfig,
     InvalidPartitions,
     InvalidReplicationFactor,
     InvalidRequest,
+    RequestTimedOut,
     SeveralErrors,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
@@ -185,6 +190,32 @@ async def test_a_broker_is_drained_and_given_its_share_again(cluster: Cluster) -
         given = await admin.undrain_broker(1)
         assert all(1 in move.adding for move in given)
         assert await keeps() == len(given) == 4
+
+
+async def test_a_broker_that_is_gone_for_good_is_taken_off_the_list_even_if_the_first_answer_is_lost(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster.client() as client:
+        admin = client.admin
+        with pytest.raises(InvalidRequest, match="broker 3 is alive at"):
+            await admin.unregister_broker(3)
+        await cluster.kill(3)
+        while not (await admin.describe_cluster()).brokers[2].fenced:
+            await client.refresh(newer=True)
+        call_any = Session.call_any
+
+        async def twice(session: Session, request: Any, **how: Any) -> Any:
+            """The first answer is lost, and the request is sent again."""
+            await call_any(session, request, **how)
+            how["on_retry"](RequestTimedOut("lost"))
+            return await call_any(session, request, **how)
+
+        with monkeypatch.context() as during:
+            during.setattr(Session, "call_any", twice)
+            await admin.unregister_broker(3)
+        assert 3 not in [broker.id for broker in (await admin.describe_cluster()).brokers]
+        with pytest.raises(BrokerIdNotRegistered, match="broker 3 is not registered"):
+            await admin.unregister_broker(3)
 
 
 async def test_what_was_begun_to_drain_a_broker_is_cancelled_when_it_is_not_to_be(cluster: Cluster) -> None:

@@ -27,7 +27,8 @@ PROMISED = {
     "Admin": (
         "create_topics delete_topics list_topics describe_topics add_partitions describe_configs alter_configs "
         "describe_cluster describe_quorum describe_log_dirs list_groups describe_groups reset_group_offsets delete_groups "
-        "delete_group_offsets list_offsets delete_records elect_leaders reassign list_reassignments drain_broker undrain_broker"
+        "delete_group_offsets list_offsets delete_records elect_leaders reassign list_reassignments drain_broker "
+        "undrain_broker unregister_broker"
     ),
 }
 """Names that other programs rely on."""

@@ -9,7 +9,7 @@ from tests.controller.planted import Bug
 from tests.controller.sentences import noticed
 from tidelog.controller import leaders
 from tidelog.controller.facts import ConfigChanged
-from tidelog.controller.leaders import elect_leaders
+from tidelog.controller.leaders import elect_leaders, in_question
 from tidelog.protocol.errors import (
     ElectionNotNeeded,
     EligibleLeadersNotAvailable,
@@ -69,6 +69,14 @@ def test_what_replicas_were_found_to_hold_decides_who_leads() -> None:
     assert elect(book, unclean=True, best={(TOPIC, 0): ids(3, 2)})[0].leader == 3
 
 
+def test_only_of_partitions_without_a_leader_it_must_be_known_who_has_most() -> None:
+    book = Book(
+        partition((), (1,)), partition((2,), index=1), partition((), (1,), index=2), fenced=(1,), live=(2, 3)
+    )
+    assert in_question(book.image, ElectLeaders(None, unclean=True)) == [(TOPIC, 0), (TOPIC, 2)]
+    assert in_question(book.image, ElectLeaders(of(2, 1, 7), unclean=True)) == [(TOPIC, 2)]
+
+
 def test_an_election_that_costs_nothing_is_not_called_unclean() -> None:
     book = Book(partition((), (2,)), fenced=(2,), live=(1, 3))
     book.say(book.unfenced(2))
@@ -102,6 +110,7 @@ def test_a_partition_is_named_once() -> None:
 BUGS = (
     Bug("unclean and not told", "then.unclean_epoch != image.partitions[place].unclean_epoch", "False"),
     Bug("what was found does not count", "(best_first or {}).get(place, ())", "()"),
+    Bug("of those with a leader as well", "return sorted(leaderless.intersection(", "return sorted(set("),
     Bug("validated and done", "[] if request.validate_only else in_batches(units)", "in_batches(units)"),
     Bug("all are answered", "if p.leader != p.replicas[0])", ")"),
     Bug("the preferred, where anybody was meant", "elect_anyway(image, place, best_first) if unclean else elect_preferred(image, place)", "elect_preferred(image, place)"),

@@ -203,6 +203,55 @@ def test_an_operator_may_know_what_was_found() -> None:
     assert stage.recovery.best_first(stage.book.image, PLACE) == list(ids(2))
 
 
+# ── operators ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_operator_who_wants_a_leader_has_all_asked_that_are_alive_whatever_the_rule() -> None:
+    stage = Stage("none", partition((), (1,)), live=(2, 3), fenced=(1,))
+    stage.recovery.wish([PLACE], stage.now_ms + 5000)
+    todo = stage.look()
+    assert (todo.ask, todo.next_ms) == ({2: ASKED, 3: ASKED}, stage.now_ms + ASK_AGAIN_MS)
+    assert not stage.recovery.is_known(stage.book.image, [PLACE])
+    stage.answer(2, 5, 7)
+    assert not stage.recovery.is_known(stage.book.image, [PLACE])
+    stage.answer(3, 5, 8)
+    assert stage.recovery.is_known(stage.book.image, [PLACE])
+    assert (stage.look().elect, stage.leader) == ([], -1)
+    assert stage.recovery.best_first(stage.book.image, PLACE) == list(ids(3, 2))
+
+
+def test_who_is_silent_is_asked_for_an_operator_as_long_as_that_waits_and_what_others_said_is_kept() -> None:
+    stage = Stage("none", partition((), (1,)), live=(2, 3), fenced=(1,))
+    stage.recovery.wish([PLACE], stage.now_ms + 1500)
+    stage.look()
+    stage.answer(2, 5, 7)
+    todo = stage.look(ASK_AGAIN_MS)
+    assert (todo.ask, todo.next_ms) == ({3: ASKED}, stage.now_ms + 500)
+    assert stage.look(500) == Todo({}, [], None)
+    assert stage.recovery.best_first(stage.book.image, PLACE) == list(ids(2))
+
+
+def test_an_operator_does_not_wait_for_what_somebody_leads_or_nobody_can() -> None:
+    led, dead = partition((4, 5), replicas=(4, 5)), partition((), (1,), index=1)
+    stage = Stage("none", led, dead, fenced=(1, 2, 3), live=(4, 5))
+    assert stage.recovery.is_known(stage.book.image, [PLACE, (TOPIC, 1), (OTHER, 0)])
+
+
+def test_an_operator_does_not_shorten_the_time_of_those_whose_logs_decide() -> None:
+    """Broker 3 alone was asked; the last who had everything have their five minutes when one of them is there."""
+    stage = Stage("balanced", partition((), last_known=(1, 2)), live=(3,), fenced=(1, 2))
+    stage.recovery.wish([PLACE], stage.now_ms + 5000)
+    assert stage.look().ask == {3: ASKED}
+    stage.answer(3, 5, 9)
+    assert stage.look(1000).ask == {}
+    stage.book.say(stage.book.unfenced(1))
+    assert stage.look(BALANCED_MS).ask == {1: ASKED}
+    stage.answer(1, 5, 8)
+    assert stage.look(BALANCED_MS - 1).elect == []
+    stage.look(1)
+    assert stage.leader == 1
+
+
 def test_partitions_of_one_broker_are_asked_for_at_once() -> None:
     stage = Stage("balanced", partition((), last_known=(1,)), partition((), last_known=(1, 2), index=1))
     assert stage.look().ask == {1: [(TOPIC, 0), (TOPIC, 1)], 2: [(TOPIC, 1)]}
@@ -220,7 +269,12 @@ BUGS = (
     Bug("asked without end", "or now_ms >= asked[1] + ASK_AGAIN_MS", ""),
     Bug("asked all the time", "now_ms >= asked[1] + ASK_AGAIN_MS", "True"),
     Bug("another process is not asked", "asked[0] != epoch or", ""),
-    Bug("nothing is forgotten", "self._searches = {place: self._searches.get(place) or _Search() for place in wanted}", "self._searches |= {place: _Search() for place in wanted if place not in self._searches}"),
+    Bug("nothing is forgotten", "self._searches = {place: self._searches.get(place) or _Search() for place in places}", "self._searches |= {place: _Search() for place in places if place not in self._searches}"),
+    Bug("operators ask in vain", "for place, due_ms in self._wishes.items():", "for place, due_ms in ():"),
+    Bug("operators ask for ever", "if now_ms < due_ms and (silent", "if (silent"),
+    Bug("an operator's asking is that of the rule", "and not search.asked.keys().isdisjoint(whom)", "and search.asked"),
+    Bug("nothing is known in time", "return not any(place in image", "return all(place in image"),
+    Bug("what operators found is forgotten", "places = {**wanted, **self._wishes}", "places = wanted"),
     Bug("five minutes for all", "return (alive, AGGRESSIVE_MS)", "return (alive, BALANCED_MS)"),
 )  # fmt: skip
 

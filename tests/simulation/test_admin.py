@@ -311,6 +311,35 @@ def test_an_operator_may_have_somebody_lead_who_lacks_records(world: World) -> N
     assert office.do(lambda client: read_all(client, place)) == office.sent[place][:20]
 
 
+def test_whoever_has_most_leads_for_an_operator_whatever_unclean_recovery_says(world: World) -> None:
+    """Broker 2 stands first and has fewer records than broker 3: nobody but themselves knows."""
+    office = Office(world, brokers=4)
+    [place] = office.create((1, 2, 3, 4))
+    for number in (2, 3):
+        office.produce(place, 20)
+        office.cluster.hosts[number].kill()
+        office.cluster.until(lambda gone=number: gone not in office.state(place).isr, 10)  # type: ignore[misc]
+    office.produce(place, 20)
+    for number in (1, 4):
+        office.cluster.hosts[number].kill()
+    office.cluster.until(lambda: office.state(place).leader == -1, 20)
+    for number in (2, 3):
+        office.cluster.start(number)
+    office.cluster.until(
+        lambda: not any(office.cluster.image.brokers[BrokerId(b)].fenced for b in (2, 3)), 20
+    )
+    office.cluster.oracle.give_up(place)
+    look = ElectLeaders((PartitionIndex(*place),), unclean=True, validate_only=True)
+    [planned] = office.ask(look, broker=3).partitions
+    assert (planned.leader, office.state(place).leader) == (3, -1)
+    [entry] = office.ask(ElectLeaders((PartitionIndex(*place),), unclean=True), broker=3).partitions
+    assert (entry.error, entry.leader, entry.unclean) == (0, 3, True)
+    for number in (1, 4):
+        office.cluster.start(number)
+    office.cluster.until(office.settled(place, 1, 2, 3, 4), 20)
+    assert office.do(lambda client: read_all(client, place)) == office.sent[place][:40]
+
+
 @pytest.mark.parametrize("key", ["unclean.leader.election.enable", "unclean.recovery"])
 def test_where_it_is_allowed_nobody_has_to_say_so(world: World, key: str) -> None:
     office = Office(world)
