@@ -279,7 +279,7 @@ class Replicas:
         full = [each for each in self.partitions.values() if each.log.is_full and each.offline is None]
         for partition in full:
             try:
-                partition.log.probe(partition.room.enough)
+                partition.log.probe(partition.room)
             except OSError as error:
                 with suppress(StorageError):
                     partition.log.halt("look for room", error)

@@ -13,6 +13,7 @@ from typing import NoReturn, Self
 
 from tidelog.protocol.types import Buffer
 from tidelog.storage import files
+from tidelog.storage.io.disk import whereabouts
 
 
 class ReadOnlyFile:
@@ -111,9 +112,9 @@ class ReadOnlyDirectory:
         status = os.statvfs(self.path)
         return status.f_bavail * status.f_frsize
 
-    def device(self) -> int:
-        """The number of the device it is on."""
-        return os.stat(self.path).st_dev
+    def whereabouts(self, name: str) -> int:
+        """The number of this very file."""
+        return whereabouts(self._at(name))
 
     def rename(self, old: str, new: str) -> None:
         """Refused."""

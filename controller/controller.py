@@ -205,17 +205,18 @@ class Controller:
             env, "controller", config.node_id, env.new_id(), config.log, OpenSegments(), halt, reserve
         )
         self.reserve = self._data.reserve
-        await breathing(self._data.open(env.clock.wall_ms()))
-        if METADATA in self._data.report.offline:
-            raise self._data.report.offline[METADATA]
-        wall_ms = env.clock.wall_ms()
-        log = self._data.logs.get(METADATA) or self._data.create(METADATA, METADATA_TOPIC_ID, wall_ms)
-        if damage := self._data.damage_of(METADATA):
-            # It lacks what others count upon. Without its votes nothing of that is lost.
-            raise DamagedLog(f"{log} is damaged: {damage}; {WAY_OUT}")
-        self._archive = Archive(log, config.snapshots, self._save_log_start)
-        committed = await self._archive.open()
-        self._ballot = Ballot.read(self._data.directory, self._archive.epochs.latest)
+        with self._data.starting():
+            await breathing(self._data.open(env.clock.wall_ms()))
+            if METADATA in self._data.report.offline:
+                raise self._data.report.offline[METADATA]
+            wall_ms = env.clock.wall_ms()
+            log = self._data.logs.get(METADATA) or self._data.create(METADATA, METADATA_TOPIC_ID, wall_ms)
+            if damage := self._data.damage_of(METADATA):
+                # It lacks what others count upon. Without its votes nothing of that is lost.
+                raise DamagedLog(f"{log} is damaged: {damage}; {WAY_OUT}")
+            self._archive = Archive(log, config.snapshots, self._save_log_start)
+            committed = await self._archive.open()
+            self._ballot = Ballot.read(self._data.directory, self._archive.epochs.latest)
         high_watermark = max(self._data.high_watermark(METADATA), committed.end_offset)
         self.metadata = MetadataLog(self._archive, committed, high_watermark)
 

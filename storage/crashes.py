@@ -3,7 +3,7 @@
     kind      the last life ...                                                decided by
     NEW       there was none                                                   neither marker, no partition
     CLEAN     ended in order, everything was flushed                           .clean_shutdown, and it is ours
-    PROCESS   was killed; the machine went on, and kept what `write` took      .running: ours, this boot and disk
+    PROCESS   was killed; the machine went on, and kept what `write` took      .running: ours, this boot, no copy
     HOST      ended with its machine, or nobody knows: unflushed bytes gone    anything else
     DAMAGED   has lost what was reported as flushed                            recovery, whatever the markers say
 
@@ -37,6 +37,7 @@ import msgspec
 from tidelog.protocol.errors import UnsupportedFormat
 from tidelog.protocol.types import NO_EPOCH, Epoch
 from tidelog.storage.files import Directory, NoRoom, read_whole, write_whole
+from tidelog.storage.identity import META
 from tidelog.storage.seal import JSON
 
 RUNNING: Final = ".running"
@@ -65,8 +66,8 @@ class Place:
     directory_id: bytes
     boot_id: str
     """Drawn by the kernel at each boot; empty where it cannot be known, and then every crash is the host's."""
-    device: int
-    """Another number is another disk: the directory was copied, and the copy may lack anything."""
+    whereabouts: int
+    """Of `meta.properties`, which stays as it is; another number: this is a copy of a directory, and may lack anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +170,7 @@ class Life:
         """Find out how the last life ended, and be on record before any log is opened (KAFKA-10471)."""
         problems: list[str] = []
         running, clean = (_read(directory, name, problems) for name in (RUNNING, CLEAN_SHUTDOWN))
-        here = Place(directory_id, boot_id, directory.device())
+        here = Place(directory_id, boot_id, whereabouts_of(directory))
         last_end = classify(running, clean, here, has_partitions=has_partitions)
         last = inherit(running, clean, here) or Marker(here, (), NO_EPOCH, CrashKind.NEW)
         names = (*last.incarnation_ids[-LIVES_KEPT:], incarnation_id)
@@ -234,8 +235,10 @@ class Life:
         return True
 
     def _write(self, name: str, marker: Marker) -> None:
-        write_whole(self._directory, name, encode_marker(marker))
-        self._marker = marker
+        # Once in its life, when it joins a cluster, `meta.properties` is written anew.
+        here = replace(marker.place, whereabouts=whereabouts_of(self._directory))
+        self._marker = replace(marker, place=here)
+        write_whole(self._directory, name, encode_marker(self._marker))
 
 
 # ── the markers ───────────────────────────────────────────────────────────────────────────────────────
@@ -274,7 +277,7 @@ def encode_marker(marker: Marker, version: int = VERSION) -> bytes:
         "incarnation_ids": [incarnation.hex() for incarnation in marker.incarnation_ids],
         "broker_epoch": marker.broker_epoch,
         "boot_id": marker.place.boot_id,
-        "dev": marker.place.device,
+        "dev": marker.place.whereabouts,
         "worst": marker.worst.name.lower(),
     }
     fields = _Uncounted(**said) if version == 1 else _Counted(**said, start=marker.start)  # type: ignore[arg-type]  # each by its name
@@ -301,6 +304,11 @@ def decode_marker(content: bytes, where: str) -> Marker | None:
     except (msgspec.MsgspecError, ValueError, KeyError):
         return None
     return marker if encode_marker(marker, version) == content else None
+
+
+def whereabouts_of(directory: Directory) -> int:
+    """Which directory this is, however it is called: a copy of it is another one."""
+    return directory.whereabouts(META) if directory.exists(META) else 0
 
 
 def _read(directory: Directory, name: str, problems: list[str]) -> Found:

@@ -17,12 +17,17 @@ What it keeps true (docs/STORAGE.md, 14; ADR 106):
 
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple, NoReturn, TypeVar
 
-from tidelog.protocol.errors import NotADataDirectory, StorageError, TidelogError, WrongIdentity
+from tidelog.protocol.errors import (
+    NotADataDirectory,
+    StorageError,
+    TidelogError,
+    WrongIdentity,
+)
 from tidelog.protocol.types import Offset, TopicId, TopicPartition
 from tidelog.storage.checkpoints import PendingWrite
 from tidelog.storage.crashes import CrashKind
@@ -113,13 +118,16 @@ class DataDirectories:
 
     def open(self, now_ms: int) -> Iterator[None]:
         """Open every log of every directory; yields now and then."""
-        failed = read_failures(self.first.directory)
-        here = frozenset(data.life.directory_id for data in self.all[1:])
-        self._choose_copies(here if failed is None else failed)
-        if failed != frozenset():
-            self._believe(here if failed is None else failed)
-        for data in self.all:
-            yield from data.open(now_ms)
+        with ExitStack() as starting:
+            for data in self.all:
+                starting.enter_context(data.starting())
+            failed = read_failures(self.first.directory)
+            here = frozenset(data.life.directory_id for data in self.all[1:])
+            self._choose_copies(here if failed is None else failed)
+            if failed != frozenset():
+                self._believe(here if failed is None else failed)
+            for data in self.all:
+                yield from data.open(now_ms)
 
     def _believe(self, failed: frozenset[bytes]) -> None:
         """These have failed in the last life: each says so of itself from now on."""
@@ -323,8 +331,10 @@ def take_all(
         if len(having) > 1:
             paths = " and ".join(one.data.directory.path for one in having)
             raise NotADataDirectory(f"{partition_name(first_log)} lies in {paths}: one node has it once")
-    except BaseException:
+    except BaseException as error:
         for one in taken:
+            if isinstance(error, TidelogError):
+                one.data.refuse()
             one.claim.lock.release()
         raise
     return tuple(sorted(taken, key=lambda one: one not in having))

@@ -15,12 +15,20 @@ Which partitions belong here, and how far each is committed, is not known here: 
 
 import errno
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Final, NoReturn
 
-from tidelog.protocol.errors import DamagedLog, DiskFull, InvalidTopic, StorageError, TidelogError
+from tidelog.protocol.errors import (
+    DamagedLog,
+    DiskFull,
+    InvalidTopic,
+    NotADataDirectory,
+    StorageError,
+    TidelogError,
+    UnsupportedFormat,
+)
 from tidelog.protocol.types import NO_OFFSET, Offset, TopicId, TopicPartition
 from tidelog.storage.checkpoints import (
     CLEANER_OFFSETS,
@@ -123,7 +131,7 @@ class DataDirectory:
     def open_again(self, partition: TopicPartition, now_ms: int) -> bool:
         """Open a log that the start had no room for, now that there is some; whether it is open."""
         missed = isinstance(self.report.offline.get(partition), DiskFull)
-        if not missed or self.directory.free_space() < 2 * self._config.segment_bytes:
+        if not missed or self.directory.free_space() < self.room.for_log(self._config.segment_bytes):
             return False
         said = {name: dict(offsets) for name, offsets in self._unopened.items()}
         del self.report.offline[partition]
@@ -389,6 +397,25 @@ class DataDirectory:
         self.report.offline.update(dict.fromkeys(self.logs, failure))
 
     # ── stopping ──────────────────────────────────────────────────────────────────────────────────
+
+    @contextmanager
+    def starting(self) -> Iterator[None]:
+        """What is done before anything is appended: the start may be refused in it."""
+        try:
+            yield
+        except (NotADataDirectory, UnsupportedFormat):
+            self.refuse()
+            raise
+
+    def refuse(self) -> None:
+        """The start ends before anything was appended: what the last life left in order is so for the next one."""
+        damaged = any(findings.damage for findings in self.report.found.values())
+        if self.life.last_end is not CrashKind.CLEAN or self.report.offline or damaged:
+            return
+        with suppress(OSError, TidelogError):
+            for log in self.logs.values():
+                log.close()
+            self.life.stop_cleanly()
 
     def close(self, committed: Mapping[TopicPartition, Offset]) -> None:
         """A stop: everything durable, then every checkpoint, then the marker that says so if it is so."""

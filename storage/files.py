@@ -124,8 +124,8 @@ class Directory(Protocol):
         """How many bytes may still be written to this disk."""
         ...
 
-    def device(self) -> int:
-        """The number of the device it is on: another number is another disk."""
+    def whereabouts(self, name: str) -> int:
+        """A number for this very file as it was written last: a copy of it has another one, there or elsewhere."""
         ...
 
 

@@ -40,6 +40,7 @@ from tidelog.storage.open_segments import OpenSegments
 from tidelog.storage.producer_replay import ProducerReplay
 from tidelog.storage.producers import Duplicate, Producers
 from tidelog.storage.readable import Readable
+from tidelog.storage.room import Room
 from tidelog.storage.segment import MAX_RELATIVE_OFFSET, Segment
 
 SPARED_BYTES: Final = 16 << 20
@@ -287,10 +288,10 @@ class Log(Readable):
         if self._refusal is not None:
             raise self._refusal
 
-    def probe(self, enough: int = 0) -> bool:
-        """Whether appends are accepted (again): a disk that was full must have room for two segments, or `enough`."""
-        two = 2 * self.config.segment_bytes
-        if self.is_full and self.directory.free_space() >= min(two, enough or two):
+    def probe(self, room: Room | None = None) -> bool:
+        """Whether appends are accepted (again): a disk that was full must have room for them."""
+        needed = (room or Room(self.directory.path)).for_log(self.config.segment_bytes)
+        if self.is_full and self.directory.free_space() >= needed:
             self._refusal = None
         return self._refusal is None
 

@@ -223,6 +223,6 @@ class Reserved:
         """How much room there is besides what the reserve has to get back."""
         return max(0, self._directory.free_space() - self.reserve.owed)
 
-    def device(self) -> int:
-        """The device it is on."""
-        return self._directory.device()
+    def whereabouts(self, name: str) -> int:
+        """The number of this very file."""
+        return self._directory.whereabouts(name)

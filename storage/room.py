@@ -39,6 +39,10 @@ class Room:
         """So much free space ends it."""
         return self.min_free + self.min_free // 2
 
+    def for_log(self, segment_bytes: int) -> int:
+        """So much free space lets a log that did not fit try again: two of its segments, or less where that is enough."""
+        return min(2 * segment_bytes, self.enough or 2 * segment_bytes)
+
     def look(self, free: int, *, refused: bool = False) -> bool:
         """So much is free; `refused`: something did not fit, and is not tried yet. Whether that changes anything."""
         was, self.free, self.since_look = self.low, free, 0

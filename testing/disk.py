@@ -252,9 +252,9 @@ class WatchedDirectory:
         """How much room there is."""
         return self._life.room(self._directory.free_space())
 
-    def device(self) -> int:
-        """The device it is on."""
-        return self._directory.device()
+    def whereabouts(self, name: str) -> int:
+        """The number of this very file."""
+        return self._directory.whereabouts(name)
 
     def _size_of_file(self, name: str) -> int:
         there = self._directory.exists(name) and not self._directory.is_directory(name)

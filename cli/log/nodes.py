@@ -19,7 +19,16 @@ from tidelog.storage.checkpoints import (
     decode_offsets,
     read_leader_epochs,
 )
-from tidelog.storage.crashes import CLEAN_SHUTDOWN, RUNNING, CrashKind, Found, Place, classify, decode_marker
+from tidelog.storage.crashes import (
+    CLEAN_SHUTDOWN,
+    RUNNING,
+    CrashKind,
+    Found,
+    Place,
+    classify,
+    decode_marker,
+    whereabouts_of,
+)
 from tidelog.storage.epochs import EpochEntry
 from tidelog.storage.files import read_whole
 from tidelog.storage.identity import LOCK, META, PARTITION_METADATA, Identity, read_identity, read_topic_id
@@ -125,14 +134,14 @@ def _last_end(
 ) -> tuple[CrashKind, str]:
     """How the next start will classify the last end, and by what."""
     running, clean = _marker(directory, RUNNING, faults), _marker(directory, CLEAN_SHUTDOWN, faults)
-    here = Place(identity.directory_id if identity else b"", boot_id, directory.device())
+    here = Place(identity.directory_id if identity else b"", boot_id, whereabouts_of(directory))
     kind = classify(running, clean, here, has_partitions=bool(partitions_in(directory)))
     if kind is CrashKind.NEW:
         return kind, "no marker and no partition"
     if kind is CrashKind.CLEAN:
         return kind, f"{CLEAN_SHUTDOWN} is there: everything was flushed"
     if kind is CrashKind.PROCESS:
-        return kind, f"{RUNNING} is of this boot and disk: nothing is lost"
+        return kind, f"{RUNNING} is of this boot, and here: nothing is lost"
     return kind, f"{_why_host(running, here)}: what was not flushed may be gone"
 
 
@@ -143,8 +152,8 @@ def _why_host(running: Found, here: Place) -> str:
         return f"{RUNNING} cannot be read"
     if running.place.directory_id != here.directory_id:
         return f"{RUNNING} is of another directory"
-    if running.place.device != here.device:
-        return f"{RUNNING} is of another disk"
+    if running.place.whereabouts != here.whereabouts:
+        return f"{RUNNING} is of another disk, or this is a copy"
     return f"{RUNNING} is of an earlier boot" if here.boot_id else "the boot cannot be told here"
 
 

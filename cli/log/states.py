@@ -123,7 +123,7 @@ def marker(directory: Directory, name: str) -> Iterator[Item]:
         {
             "directory_id": found.place.directory_id.hex(),
             "boot_id": found.place.boot_id,
-            "device": found.place.device,
+            "whereabouts": found.place.whereabouts,
             "incarnation_ids": [each.hex() for each in found.incarnation_ids],
             "broker_epoch": found.broker_epoch,
             "worst": found.worst.name.lower(),

@@ -26,8 +26,8 @@ class SimulatedDisk:
         self.medium = Medium(capacity)
         self.by_page = by_page
         """Whether a power cut keeps any subset of pages, and not only a prefix of the writes."""
-        self.device = 1
-        """The number of the device; another one is another disk."""
+        self.whereabouts = 1
+        """The number of every file; another one makes all of them copies."""
         self.broken = False
         """Whether it answers every request with an error, until it is repaired."""
         self.on_crash: Callable[[type[Crash]], None] | None = None
@@ -357,6 +357,6 @@ class _Directory:
         self._here()
         return max(0, self._medium.capacity - self._medium.used)
 
-    def device(self) -> int:
-        self._here()
-        return self._life.disk.device
+    def whereabouts(self, name: str) -> int:
+        self.size_of(name)
+        return self._life.disk.whereabouts

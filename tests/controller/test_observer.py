@@ -10,6 +10,7 @@ from tests.controller.conftest import Quorum
 from tests.controller.nodes import PATIENT, Member, sessions_of
 from tests.protocol.io.peers import Node, until
 from tests.storage.logs import contents
+from tidelog.controller.ballot import QUORUM_STATE
 from tidelog.controller.config import ControllerConfig
 from tidelog.controller.facts import METADATA_TOPIC_ID, NothingHappened
 from tidelog.controller.image import Image
@@ -47,7 +48,8 @@ from tidelog.protocol.messages import (
 from tidelog.protocol.records import encode
 from tidelog.protocol.settings import CLUSTER
 from tidelog.protocol.types import BrokerId
-from tidelog.storage.crashes import CLEAN_SHUTDOWN
+from tidelog.storage.crashes import CLEAN_SHUTDOWN, RUNNING
+from tidelog.storage.seal import JSON
 
 ONE, TWO = BrokerId(1), BrokerId(2)
 ALONE = ControllerConfig(node_id=ONE, voters=((1, "127.0.0.1", 0),))
@@ -130,8 +132,26 @@ async def test_a_controller_whose_log_was_cut_for_damage_votes_at_no_later_start
     name.write_bytes(content)
     for _ in range(3):
         await quorum.stop()
-        with pytest.raises(DamagedLog, match="follow the others without a vote"):
+        with pytest.raises(DamagedLog, match="this controller will follow them without a vote"):
             await quorum.start()
+
+
+async def test_a_controller_that_refuses_its_start_leaves_its_directory_in_order(quorum: Quorum) -> None:
+    """A newer tidelog has written its ballot: where the older one goes back to the newer nothing is scanned."""
+    quorum.node.stop()
+    await until((quorum.path / CLEAN_SHUTDOWN).exists, "it has stopped")
+    await quorum.stop()
+    ballot = quorum.path / QUORUM_STATE
+    mine = ballot.read_bytes()
+    ballot.write_bytes(JSON.seal(b'{"version":9'))
+    with pytest.raises(UnsupportedFormat, match="quorum-state is of version 9"):
+        await quorum.start()
+    await quorum.stop()
+    assert (quorum.path / CLEAN_SHUTDOWN).exists()
+    assert not (quorum.path / RUNNING).exists()
+    ballot.write_bytes(mine)
+    await quorum.start()
+    await quorum.all_know()
 
 
 async def test_what_was_not_committed_is_cut_off_when_the_log_parts(quorum: Quorum) -> None:

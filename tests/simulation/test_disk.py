@@ -567,11 +567,12 @@ def test_a_bad_sector_fails_the_reads_that_touch_it(simulated_disk: SimulatedDis
             file.read_at(position, length)
 
 
-def test_a_disk_may_be_another_one(simulated_disk: SimulatedDisk) -> None:
+def test_a_directory_may_be_a_copy(simulated_disk: SimulatedDisk) -> None:
     directory = simulated_disk.open_directory()
-    before = directory.device()
-    simulated_disk.device += 1
-    assert directory.device() == before + 1
+    write_whole(directory, "file", b"content")
+    before = directory.whereabouts("file")
+    simulated_disk.whereabouts += 1
+    assert directory.whereabouts("file") == before + 1
 
 
 def test_what_surely_survives_can_be_looked_at(simulated_disk: SimulatedDisk) -> None:

@@ -1,5 +1,7 @@
 """How the last life ended, and what it may have cost (docs/STORAGE.md, 8)."""
 
+import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +25,7 @@ from tidelog.storage.crashes import (
     classify,
 )
 from tidelog.storage.files import Directory, read_whole, write_whole
+from tidelog.storage.identity import META
 from tidelog.storage.io import open_directory
 from tidelog.testing.simulation.disk import SimulatedDisk
 from tidelog.testing.simulation.faults import WHENS, Crash, Killed, PowerCut, When
@@ -46,12 +49,12 @@ def placed(**where: object) -> Marker:
         (None, OURS, CLEAN),
         (OURS, OURS, CLEAN),
         ("unreadable", OURS, CLEAN),
-        (None, placed(boot_id="boot-0", device=2), CLEAN),  # all was flushed: copied or rebooted since
+        (None, placed(boot_id="boot-0", whereabouts=2), CLEAN),  # all was flushed: copied or rebooted since
         (OURS, None, PROCESS),
         (OURS, "unreadable", PROCESS),
         (OURS, placed(directory_id=OTHER_DISK), PROCESS),
         (placed(boot_id="boot-0"), None, HOST),
-        (placed(device=2), None, HOST),
+        (placed(whereabouts=2), None, HOST),
         (placed(directory_id=OTHER_DISK), None, HOST),
         ("unreadable", None, HOST),
         (None, "unreadable", HOST),
@@ -103,6 +106,46 @@ def test_a_clean_stop_leaves_one_marker_with_the_epoch_that_was_registered(tmp_p
     second = begin(directory, 2)
     assert (second.last_end, second.worst, second.broker_epoch) == (CLEAN, CLEAN, 12)
     assert directory.names() == [RUNNING]
+
+
+def killed_node(path: Path) -> None:
+    """A directory whose broker was killed when it had joined a cluster: `meta.properties` was written anew for that."""
+    path.mkdir()
+    (path / META).write_bytes(b"before it joined")
+    life = begin(open_directory(str(path)), 1)
+    (path / META).write_bytes(b"it has joined")
+    life.registered(5)
+
+
+def put_elsewhere(path: Path) -> Path:
+    return Path(shutil.copytree(path, path.with_name("copy")))
+
+
+def put_back(path: Path) -> Path:
+    """The same name, and perhaps the same numbers of files."""
+    copy = put_elsewhere(path)
+    shutil.rmtree(path)
+    return Path(shutil.copytree(copy, path))
+
+
+def put_over(path: Path) -> Path:
+    """The files stay the same, and get other contents."""
+    return Path(shutil.copytree(put_elsewhere(path), path, dirs_exist_ok=True))
+
+
+@pytest.mark.parametrize("copied", [put_elsewhere, put_back, put_over])
+def test_a_copy_is_never_taken_for_what_a_killed_process_has_left(
+    tmp_path: Path, copied: Callable[[Path], Path]
+) -> None:
+    """It may be of any time: on the same disk, in the same boot."""
+    killed_node(tmp_path / "data")
+    assert begin(open_directory(str(copied(tmp_path / "data"))), 2).last_end == HOST
+
+
+def test_a_directory_that_was_moved_is_no_copy(tmp_path: Path) -> None:
+    killed_node(tmp_path / "data")
+    moved = shutil.move(tmp_path / "data", tmp_path / "moved")
+    assert begin(open_directory(str(moved)), 2).last_end == PROCESS
 
 
 def test_the_worst_end_is_reported_until_a_registration_is_on_record(tmp_path: Path) -> None:

@@ -229,6 +229,28 @@ def test_the_copy_counts_whose_directory_was_there_when_the_broker_registered_la
     assert "/b/orders-0" in stray and "-stray: /a has been in use without it" in stray  # noqa: PT018
 
 
+def test_a_start_that_is_refused_for_one_directory_leaves_the_others_in_order(node: Node) -> None:
+    node.make(0, 1)
+    node.data.close({})
+    other = Node("c")
+    other.start(broker=2)
+    node.disks["c"] = other.disks["c"]
+    with pytest.raises(WrongIdentity, match="broker 2"):
+        node.start("a", "b", "c")
+    node.start("a", "b")
+    assert {data.life.last_end for data in node.data.all} == {CrashKind.CLEAN}
+
+
+def test_two_copies_of_a_log_that_are_refused_leave_both_directories_in_order(node: Node) -> None:
+    node.make(0)
+    node.on("a").create(orders(0), ID, now_ms=0)
+    node.data.close({})
+    with pytest.raises(NotADataDirectory, match="nothing says which counts"):
+        node.start()
+    node.start("a")
+    assert node.data.first.life.last_end is CrashKind.CLEAN
+
+
 # ── a disk fails ──────────────────────────────────────────────────────────────────────────────────────
 
 

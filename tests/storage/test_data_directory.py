@@ -9,16 +9,18 @@ from typing import NoReturn
 import pytest
 
 from tests.storage.logs import SMALL, Halted, batch, contents
-from tidelog.protocol.errors import InvalidTopic, StorageError
+from tidelog.protocol.errors import InvalidTopic, StorageError, UnsupportedFormat
 from tidelog.protocol.types import TopicPartition
 from tidelog.storage import making
-from tidelog.storage.checkpoints import HIGH_WATERMARKS, OFFSET_CHECKPOINTS, RECOVERY_POINTS
+from tidelog.storage.checkpoints import HIGH_WATERMARKS, LEADER_EPOCHS, OFFSET_CHECKPOINTS, RECOVERY_POINTS
 from tidelog.storage.crashes import CrashKind, Life
 from tidelog.storage.data_directory import DataDirectory
+from tidelog.storage.files import read_whole, write_whole
 from tidelog.storage.identity import claim
 from tidelog.storage.names import parse_partition, partition_name
 from tidelog.storage.open_segments import OpenSegments
 from tidelog.storage.producers import Producers
+from tidelog.storage.seal import CHECKPOINT
 from tidelog.storage.segment import Segment
 from tidelog.testing.simulation.disk import SimulatedDisk
 from tidelog.testing.simulation.faults import Crash, Killed, PowerCut
@@ -52,8 +54,9 @@ class Node:
             has_partitions=any(parse_partition(name) for name in root.names()),
         )
         self.data = DataDirectory(root, life, SMALL, OpenSegments(), halt=halt, new_guard=nullcontext)
-        for _ in self.data.open(now_ms=0):
-            pass
+        with self.data.starting():
+            for _ in self.data.open(now_ms=0):
+                pass
         return self.data
 
     def kill_and_start(self) -> DataDirectory:
@@ -350,8 +353,13 @@ def test_a_log_that_a_full_disk_kept_from_opening_opens_when_there_is_room(node:
     node.start()
     assert list(node.data.report.offline) == [ORDERS]
     assert not node.data.open_again(ORDERS, now_ms=0)
-    node.disk.capacity = 1 << 40
+    # As for a log that could not be written: two segments, or less where that is enough to take records again.
+    node.data.room.min_free = SMALL.segment_bytes
+    full(node, left=node.data.room.enough - 1)
+    assert not node.data.open_again(ORDERS, now_ms=0)
+    full(node, left=node.data.room.enough)
     assert node.data.open_again(ORDERS, now_ms=0)
+    node.disk.capacity = 1 << 40
     assert node.data.report.offline == {}
     assert contents(node.data.logs[ORDERS]) == written[:kept]
     assert node.data.life.worst is CrashKind.DAMAGED
@@ -517,3 +525,52 @@ def test_a_made_log_inherits_nothing_of_an_earlier_one(node: Node) -> None:
     assert node.data.report.found[ORDERS].damage == []
     assert node.data.topic_ids[ORDERS] == OTHER_ID
     assert node.data.logs[ORDERS].end_offset == 0
+
+
+# ── a start that is refused ───────────────────────────────────────────────────────────────────────────
+
+NEWER = CHECKPOINT.seal(b"9\n0\n")
+
+
+def refuse_and_start(node: Node) -> CrashKind:
+    """A newer tidelog has written a file of orders-0, and is started again: how it finds the directory."""
+    log = node.disk.open_directory("/data").directory("orders-0")
+    mine = read_whole(log, LEADER_EPOCHS)
+    write_whole(log, LEADER_EPOCHS, NEWER)
+    node.disk.kill()
+    with pytest.raises(UnsupportedFormat, match="orders-0/leader-epoch-checkpoint is of version 9"):
+        node.start()
+    node.disk.kill()
+    write_whole(node.disk.open_directory("/data").directory("orders-0"), LEADER_EPOCHS, mine)
+    node.start()
+    return node.data.life.last_end
+
+
+def test_a_start_that_is_refused_leaves_a_directory_in_order_as_it_was(node: Node) -> None:
+    """click-events-12 is open by then."""
+    written = {ORDERS: node.fill(ORDERS), EVENTS: node.fill(EVENTS, 3)}
+    node.data.close({})
+    assert refuse_and_start(node) is CrashKind.CLEAN
+    assert {name: contents(log) for name, log in node.data.logs.items()} == written
+
+
+def test_a_start_that_is_refused_makes_no_order_where_there_was_none(node: Node) -> None:
+    node.fill(ORDERS)
+    node.fill(EVENTS, 3)
+    node.data.logs[ORDERS].flush()
+    assert refuse_and_start(node) is CrashKind.PROCESS
+
+
+@pytest.mark.parametrize("harm", ["rotten", "unreadable"])
+def test_a_start_that_is_refused_hides_no_damage_that_it_has_found(node: Node, harm: str) -> None:
+    node.fill(ORDERS)
+    node.fill(EVENTS)
+    node.data.close({EVENTS: 99} if harm == "rotten" else {})
+    node.disk.kill()
+    path = "/data/click-events-12/00000000000000000000.log"
+    if harm == "rotten":
+        node.disk.medium.truncate(node.disk.medium.file_at(path), len(batch(2)))
+    else:
+        node.disk.fail_reads(path, 0, 4000)
+    assert refuse_and_start(node) is CrashKind.PROCESS
+    assert node.data.life.worst is CrashKind.DAMAGED

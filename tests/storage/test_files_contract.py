@@ -385,9 +385,16 @@ def test_locks_on_different_files_do_not_meet(directory: Directory) -> None:
         lock.release()
 
 
-def test_the_device_is_the_same_everywhere_on_one_disk(directory: Directory) -> None:
+def test_a_file_stays_where_it_is(directory: Directory) -> None:
     below = directory.directory("below", create=True)
-    assert below.device() == directory.device()
+    write_whole(below, "file", b"content")
+    number = below.whereabouts("file")
+    write_whole(below, "other", b"content")
+    directory.rename("below", "moved")
+    assert read_whole(directory.directory("moved"), "file") == b"content"
+    assert directory.directory("moved").whereabouts("file") == number
+    with pytest.raises(FileNotFoundError):
+        directory.whereabouts("nowhere")
     assert directory.free_space() > 0
 
 

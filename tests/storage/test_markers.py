@@ -46,7 +46,7 @@ def test_a_marker_of_version_1_counts_no_starts() -> None:
 @pytest.mark.parametrize("name", [RUNNING, CLEAN_SHUTDOWN])
 def test_after_a_marker_of_version_1_the_count_begins_and_nothing_is_lost(tmp_path: Path, name: str) -> None:
     directory = open_directory(str(tmp_path))
-    old = replace(OURS, place=replace(HERE, device=directory.device()))
+    old = replace(OURS, place=replace(HERE, whereabouts=0))
     write_whole(directory, name, encode_marker(old, 1))
     life = begin(directory, 2)
     assert (life.start, life.broker_epoch, life.problems) == (1, 9, ())

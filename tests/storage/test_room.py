@@ -21,6 +21,11 @@ def test_below_the_mark_records_are_refused_with_the_numbers_and_the_way_out(roo
         room.check()
 
 
+def test_a_log_that_did_not_fit_tries_again_with_two_segments_or_what_is_enough(room: Room) -> None:
+    assert [room.for_log(segment) for segment in (100, 750, 4000)] == [200, 1500, 1500]
+    assert Room("/data").for_log(4000) == 8000
+
+
 def test_a_little_more_room_than_the_mark_changes_nothing(room: Room) -> None:
     room.look(999)
     assert not room.look(1499)
