@@ -28,7 +28,7 @@ from tidelog.broker.forgetting import Forgetting
 from tidelog.broker.io import in_a_thread
 from tidelog.broker.leadership import Surroundings
 from tidelog.broker.log_maker import LogMaker
-from tidelog.broker.log_settings import LogSettings, live
+from tidelog.broker.log_settings import LogSettings, live, started_with
 from tidelog.broker.membership import Membership
 from tidelog.broker.partition import Partition
 from tidelog.broker.proposer import Proposer
@@ -362,6 +362,7 @@ class Broker:
             crash_kind=lambda: int(self.worst_end),
             throttle=self._throttle,
             hwm_propagation_ms=config.hwm_propagation_ms,
+            started_with=started_with(config),
         )
         self.groups = GroupsNode(self._context, config.groups, self._address_of, self.bounds, self._spawn)
         self._handlers.update(self.groups.handlers)

@@ -8,6 +8,7 @@ What it keeps true: what is unset is again what the process was started with.
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from operator import attrgetter
 from typing import Any, Final
 
 from tidelog.broker.config import FIELDS as OF_A_BROKER
@@ -56,6 +57,17 @@ def live(config: BrokerConfig, settings: Settings) -> BrokerConfig:
             if found.source != DEFAULT and found.value is not None:
                 said[key] = found.value
     return configured(config, OF_A_BROKER, said)
+
+
+def started_with(config: BrokerConfig) -> Settings:
+    """The broker's own settings where they are not the defaults."""
+    own = {}
+    for key, (path, *_) in OF_A_BROKER.items():
+        value = attrgetter(path)(config)
+        text = str(value).lower() if isinstance(value, bool) else None if value is None else str(value)
+        if BROKER in SETTINGS[key].levels and text != SETTINGS[key].default:
+            own[BROKER, str(config.broker_id), key] = text
+    return own
 
 
 def _typed(value: str, like: object) -> object:

@@ -65,6 +65,20 @@ class Address(NamedTuple):
 
 def connection_options(callback: Callback) -> Callback:
     """Add `-b`, `-X`, `-v` and `--timeout`; the verb asks `bootstrap`, `pairs`, ... what was said."""
+    waits = f"How long an answer may take. [default: {TIMEOUT_S:g}, {CHANGE_TIMEOUT_S:g} for a change]"
+    return connection_options_with(waits)(callback)
+
+
+def connection_options_with(waits: str) -> Callable[[Callback], Callback]:
+    """The same, for a verb of which `--timeout` says something else."""
+
+    def add(callback: Callback) -> Callback:
+        return _add_connection_options(callback, waits)
+
+    return add
+
+
+def _add_connection_options(callback: Callback, waits: str) -> Callback:
     verbose = click.option(
         "-v",
         "--verbose",
@@ -88,7 +102,7 @@ def connection_options(callback: Callback) -> Callback:
         metavar="SECONDS",
         expose_value=False,
         callback=_remember_timeout,
-        help=f"How long an answer may take. [default: {TIMEOUT_S:g}, {CHANGE_TIMEOUT_S:g} for a change]",
+        help=waits,
     )
     where = click.option(
         "-b",

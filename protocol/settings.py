@@ -33,6 +33,7 @@ BROKER: Final = "broker"
 CLUSTER: Final = "cluster"
 DEFAULT: Final = "default"
 CONTROLLER: Final = "controller"
+START: Final = "start"
 """Where a default stands that the active controller was started with."""
 LEVELS: Final = (TOPIC, BROKER, CLUSTER)
 

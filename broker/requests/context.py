@@ -9,6 +9,7 @@ from tidelog.broker.replicas import Replicas
 from tidelog.controller.image import Image
 from tidelog.protocol.errors import NotLeaderOrFollower, TidelogError, UnknownTopicId
 from tidelog.protocol.messages import Leader, Reply, Request
+from tidelog.protocol.settings import Settings
 from tidelog.protocol.types import NO_BROKER, NO_EPOCH, BrokerId, Epoch, TopicId
 from tidelog.replication.throttle import Throttle
 
@@ -76,6 +77,9 @@ class Context:
     """What replicas that are being added may take."""
     hwm_propagation_ms: int = 100
     """How soon followers hear of a new high watermark while consumers read from them."""
+
+    started_with: Settings = field(default_factory=dict)
+    """What this broker was started with, where that is not the default."""
 
     def partition(self, topic_id: TopicId, index: int) -> Partition:
         """The replica here, for a client: without a lease another broker may lead it already (D9)."""

@@ -10,18 +10,22 @@ from tidelog.protocol.io import Incoming
 from tidelog.protocol.messages import (
     AlterConfigs,
     AlterReassignments,
+    ConfigDescribed,
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
     DescribeConfigs,
+    DescribeConfigsReply,
     DescribeQuorum,
     ElectLeaders,
     ListReassignments,
     PlanMoves,
     Reply,
     Request,
+    ResourceDescribed,
     UnregisterBroker,
 )
+from tidelog.protocol.settings import DEFAULT, START, Settings
 from tidelog.protocol.types import Epoch
 
 HANDED_ON: Final[tuple[type[Request], ...]] = (
@@ -62,7 +66,29 @@ def hand_on(context: Context, incoming: Incoming) -> None:
     def told(answer: Reply | TidelogError) -> None:
         if isinstance(answer, TidelogError):
             incoming.refuse(answer)
+        elif isinstance(answer, DescribeConfigsReply) and context.started_with:
+            incoming.reply(_with_own(answer, context.started_with))
         else:
             incoming.reply(answer)
 
     context.ask_controller(build, timeout_ms, told)
+
+
+def _with_own(answer: DescribeConfigsReply, own: Settings) -> DescribeConfigsReply:
+    """What this broker goes by where nothing is set through the cluster: the controller cannot know that."""
+
+    def described(entry: ResourceDescribed, config: ConfigDescribed) -> ConfigDescribed:
+        value = own.get((entry.resource_type, entry.resource_name, config.key))
+        if value is None or config.source != DEFAULT:
+            return config
+        return msgspec.structs.replace(config, value=value, source=START)
+
+    return msgspec.structs.replace(
+        answer,
+        resources=tuple(
+            msgspec.structs.replace(
+                entry, configs=tuple(described(entry, config) for config in entry.configs)
+            )
+            for entry in answer.resources
+        ),
+    )

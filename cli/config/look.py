@@ -20,6 +20,7 @@ _KAFKA_SOURCES: Final = {
     "broker": "DYNAMIC_BROKER_CONFIG",
     "cluster": "DYNAMIC_DEFAULT_BROKER_CONFIG",
     "controller": "STATIC_BROKER_CONFIG",
+    "start": "STATIC_BROKER_CONFIG",
     "default": "DEFAULT_CONFIG",
 }
 

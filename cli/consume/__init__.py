@@ -15,7 +15,7 @@ from tidelog.cli.options import (
     LAYOUTS,
     Layout,
     Verb,
-    connection_options,
+    connection_options_with,
     layout,
     remember_layout,
     timeout_ms,
@@ -113,7 +113,7 @@ def _ranges(ctx: click.Context, _option: click.Parameter, said: Sequence[str]) -
 @click.option(
     "--rack", metavar="RACK", default="", help="Read from replicas in this rack, where there are any."
 )
-@connection_options
+@connection_options_with(f"How long a partition that has more may give nothing. [default: {SILENT_S:g}]")
 @click.pass_context
 def consume(ctx: click.Context, /, topic: str, *, ends: bool, **said: Any) -> int:
     """Read records of a topic.

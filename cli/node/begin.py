@@ -51,8 +51,7 @@ def begin(
     for address, missing in addresses:
         if standings[address].everywhere and missing is not None:
             raise asked.misused(f"--listen {address} means every address of this machine: {missing}")
-    if launch.http is not None:
-        look_at(launch.http)
+    seen = look_at(launch.http) if launch.http is not None else None
     moderation = logs.set_up(
         asked.text("logging.level", "info") or "",
         asked.text("logging.format", "auto") or "",
@@ -66,6 +65,13 @@ def begin(
                 address,
                 "whoever reaches this address may read and write: there is no authentication yet",
             )
+    if seen is not None and not seen.loopback:
+        logger.warning(
+            "%s.open http=%s note=%s",
+            role,
+            launch.http,
+            "whoever reaches this address may read metrics and health",
+        )
     return serve(launch, moderation, make)
 
 

@@ -7,7 +7,7 @@ import click
 
 from tidelog.cli.asking import ask
 from tidelog.cli.names import complete_topics
-from tidelog.cli.options import Verb, connection_options, layout, output_option, timeout_ms
+from tidelog.cli.options import Verb, connection_options_with, layout, output_option, timeout_ms
 
 if TYPE_CHECKING:
     from tidelog.cli.perf.running import Run
@@ -70,6 +70,11 @@ def _every_option(callback: Callback) -> Callback:
     )(callback)
 
 
+_delivery_options = connection_options_with(
+    f"How long a record may be on its way. [default: {DELIVERY_S:g}]",
+)
+
+
 @click.command(
     cls=Verb,
     examples=(
@@ -94,7 +99,7 @@ def _every_option(callback: Callback) -> Callback:
     f"So many more before, which do not count. [default: a tenth, at most {WARM_UP_MOST:,}]",
 )
 @_every_option
-@connection_options
+@_delivery_options
 @output_option
 @click.pass_context
 def produce(ctx: click.Context, /, topic: str, **said: Any) -> int:
@@ -136,7 +141,7 @@ def produce(ctx: click.Context, /, topic: str, **said: Any) -> int:
 @click.option("--one-by-one", is_flag=True, help="Take records as objects, not batches as columns.")
 @_warm_up_option("So many first, which do not count. [default: 0]")
 @_every_option
-@connection_options
+@connection_options_with(f"How long no record may come. [default: {SILENT_S:g}]")
 @output_option
 @click.pass_context
 def consume(ctx: click.Context, /, topic: str, **said: Any) -> int:
@@ -178,7 +183,7 @@ def consume(ctx: click.Context, /, topic: str, **said: Any) -> int:
     f"So many more before, which do not count. [default: a tenth, at most {WARM_UP_MOST:,}]",
 )
 @_every_option
-@connection_options
+@_delivery_options
 @output_option
 @click.pass_context
 def latency(ctx: click.Context, /, topic: str, **said: Any) -> int:

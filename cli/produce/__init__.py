@@ -11,7 +11,7 @@ from tidelog.cli.objects import put
 from tidelog.cli.options import (
     TIMEOUT_S,
     Verb,
-    connection_options,
+    connection_options_with,
     is_text,
     layout,
     output_option,
@@ -65,7 +65,7 @@ DELIVERY_S: Final = 120.0
     help="Who must have a record before it counts as written. [default: all]",
 )
 @click.option("-Z", "--null", "empty_is_null", is_flag=True, help="An empty value is none: a tombstone.")
-@connection_options
+@connection_options_with(f"How long a record may be on its way. [default: {DELIVERY_S:g}]")
 @output_option
 @click.pass_context
 def produce(ctx: click.Context, /, topic: str, file: str | None, *, empty_is_null: bool, **said: Any) -> int:

@@ -81,7 +81,7 @@ from tidelog.protocol.messages import (
     UnregisterBroker,
     UnregisterBrokerReply,
 )
-from tidelog.protocol.types import BrokerId, Offset, TopicId, TopicPartition
+from tidelog.protocol.types import NO_BROKER, BrokerId, Offset, TopicId, TopicPartition
 
 E = TypeVar("E")
 R = TypeVar("R", bound=Reply)
@@ -205,9 +205,13 @@ class Admin(GroupAdmin):
     async def describe_configs(
         self, kind: str, name: str = "", *, keys: Iterable[str] = (), timeout: float | None = None
     ) -> dict[str, ConfigDescribed]:
-        """The settings of a `topic`, a `broker` or the `cluster`: what is configured, where, and what holds."""
+        """The settings of a `topic`, a `broker` or the `cluster`: what is configured, where, and what holds.
+
+        A broker is asked itself: while it is down nobody knows what it was started with.
+        """
         request = DescribeConfigs((ResourceQuery(kind, str(name), tuple(keys)),))
-        reply = await self._any(request, DescribeConfigsReply, self._deadline_s(timeout))
+        itself = BrokerId(int(name)) if kind == "broker" and str(name).isdecimal() else NO_BROKER
+        reply = await self._any(request, DescribeConfigsReply, self._deadline_s(timeout), first=itself)
         [entry] = _each(reply.resources, 1)
         refusals = Refusals()
         refusals.look(f"{kind} {name}", entry.error, entry.message)
@@ -444,11 +448,12 @@ class Admin(GroupAdmin):
         kind: type[R],
         deadline_s: float,
         unsure: list[TidelogError] | None = None,
+        first: BrokerId = NO_BROKER,
     ) -> R:
         """Any broker's reply; `unsure` gets the errors after which it was not known what had been done."""
         known: list[TidelogError] = [] if unsure is None else unsure
         reply, _ = await self._session.call_any(
-            request, timeout_ms=self._left_ms(deadline_s), on_retry=known.append
+            request, timeout_ms=self._left_ms(deadline_s), on_retry=known.append, first=first
         )
         if not isinstance(reply, kind):
             raise UnknownServerError(f"{type(reply).__name__} was answered to {type(request).__name__}")

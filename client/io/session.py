@@ -474,9 +474,10 @@ class Session:
         *attachments: Buffer,
         timeout_ms: float | None = None,
         on_retry: Callable[[TidelogError], None] = lambda _error: None,
+        first: BrokerId = NO_BROKER,
     ) -> tuple[Reply, Buffer]:
-        """Any broker's reply, whoever answers within the time. Errors of the reply as a whole are raised, or lead to
-        another attempt, of which `on_retry` is told: what was done by the one before is then not known.
+        """Any broker's reply, whoever answers within the time; `first` is asked first. Errors of the reply as a whole are
+        raised, or lead to another attempt, of which `on_retry` is told: what was done by the one before is then not known.
         """
         self._check_open()
         backoff = self.backoff(self.config.request_timeout_ms if timeout_ms is None else timeout_ms)
@@ -487,7 +488,8 @@ class Session:
             # Half of the time for one: so another one is asked as well, should the first never answer.
             attempt_ms = left_ms if len(self.cluster.brokers) < 2 else max(left_ms / 2, min(left_ms, 1000))
             try:
-                broker = await self._somebody(broker, backoff, late)
+                known = first in self.cluster.brokers
+                broker, first = first if known else await self._somebody(broker, backoff, late), NO_BROKER
                 reply, attachment = await self.call(
                     broker, _for(request, attempt_ms), *attachments, timeout_ms=attempt_ms
                 )

@@ -210,7 +210,8 @@ class ConfigDescribed(Entry, frozen=True):
     """What is configured, here or above; nil: nothing is, and there is no default."""
 
     source: Name = ""
-    """Where that stands: `topic`, `broker`, `cluster`, `controller` (what the active one was started with) or `default`."""
+    """Where that stands: `topic`, `broker`, `cluster`, `controller` (what the active one was started with), `start` (what a
+    broker was started with, by itself) or `default`."""
 
     effective: Text | None = None
     """What holds, where it differs from what is configured: `min.insync.replicas` is at most the replicas."""

@@ -141,6 +141,7 @@ class Node:
         self.deadlines: list[int] = []
         self.saves: list[Callable[[], None]] = []
         self.asked: list[tuple[Request, int, Told]] = []
+        self.started_with: dict[tuple[str, str, str], str | None] = {}
         """What was asked of the controller of quorum epoch 7, and who is to be told."""
         self.proposals = 0
         image = self.image
@@ -178,6 +179,7 @@ class Node:
             controller_id=lambda: BrokerId(101),
             quorum_epoch=lambda: 7,
             crash_kind=lambda: 2,
+            started_with=self.started_with,
         )
 
     def _propose_soon(self) -> None:

@@ -23,6 +23,7 @@ from tidelog.protocol.messages import (
     AlterConfigsReply,
     AlterReassignments,
     AlterReassignmentsReply,
+    ConfigDescribed,
     CreatePartitions,
     CreatePartitionsReply,
     CreateTopics,
@@ -45,6 +46,7 @@ from tidelog.protocol.messages import (
     PlanMoves,
     PlanMovesReply,
     Request,
+    ResourceDescribed,
     UnregisterBroker,
     UnregisterBrokerReply,
 )
@@ -159,6 +161,23 @@ def test_the_controllers_answer_is_the_answer(node: Node, request_: Request, rep
     assert asked.waits
     told(reply)
     assert asked.answer is reply
+
+
+def test_a_broker_says_itself_what_it_was_started_with_where_nothing_else_is_set(node: Node) -> None:
+    """The controller cannot know it, and says the default."""
+    key, other = "open.segments", "flush.ms"
+    node.started_with.update({("broker", "1", key): "16", ("broker", "1", other): "7"})
+    told = (
+        ("broker", "1", (ConfigDescribed(key, "512", "default"), ConfigDescribed(other, "5", "cluster"))),
+        ("broker", "2", (ConfigDescribed(key, "512", "default"),)),
+        ("topic", "1", (ConfigDescribed(key, "512", "default"),)),
+    )
+    resources = tuple(ResourceDescribed(kind, name, configs=configs) for kind, name, configs in told)
+    asked = node.ask(DescribeConfigs(()))
+    node.asked.pop()[2](DescribeConfigsReply(resources))
+    mine, *others = asked.answer.resources
+    assert mine.configs == (ConfigDescribed(key, "16", "start"), ConfigDescribed(other, "5", "cluster"))
+    assert others == list(resources[1:])
 
 
 def test_no_controller_is_an_answer_too(node: Node) -> None:

@@ -1,7 +1,10 @@
 """What a topic's logs go by."""
 
-from tidelog.broker.log_settings import FIELDS, LogSettings
-from tidelog.protocol.settings import CLUSTER, SETTINGS, TOPIC
+from tidelog.broker.config import BrokerConfig
+from tidelog.broker.log_settings import FIELDS, LogSettings, started_with
+from tidelog.broker.scrubbing import ScrubSettings
+from tidelog.protocol.settings import BROKER, CLUSTER, SETTINGS, TOPIC
+from tidelog.protocol.types import BrokerId
 from tidelog.storage.config import LogConfig
 
 BASE = LogConfig(segment_bytes=1 << 20)
@@ -47,3 +50,20 @@ def test_every_setting_of_a_log_is_one_of_topics_but_one() -> None:
         default = SETTINGS[key].default
         assert default is not None
         assert str(getattr(LogConfig(), name)) == default, key
+
+
+def test_a_broker_knows_what_it_was_started_with_otherwise_than_by_default() -> None:
+    config = BrokerConfig(
+        broker_id=BrokerId(3),
+        controllers=((1, "h", 1),),
+        open_segments=16,
+        replication_throttled_rate_bytes_s=5,
+        scrub=ScrubSettings(enable=False),
+        log=LogConfig(segment_bytes=4096),
+    )
+    assert started_with(config) == {
+        (BROKER, "3", "open.segments"): "16",
+        (BROKER, "3", "leader.replication.throttled.rate"): "5",
+        (BROKER, "3", "log.scrubber.enable"): "false",
+    }
+    assert started_with(BrokerConfig(broker_id=BrokerId(3), controllers=((1, "h", 1),))) == {}

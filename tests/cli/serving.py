@@ -75,6 +75,7 @@ class Serving:
 @contextmanager
 def serving(brokers: int, **options: Any) -> Iterator[Serving]:
     """A cluster for as long as the block lasts."""
+    cluster = Cluster(brokers=brokers, **options)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="cluster")
     thread.start()
@@ -82,7 +83,6 @@ def serving(brokers: int, **options: Any) -> Iterator[Serving]:
     def run(work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, loop).result(DEADLINE_S)
 
-    cluster = Cluster(brokers=brokers, **options)
     try:
         run(cluster.__aenter__())
         try:

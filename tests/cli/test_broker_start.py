@@ -129,12 +129,16 @@ def test_it_is_told_where_others_find_it(start: Start, controller: Process) -> N
     port = free_port()
     broker = start(
         *("broker", "b1", "--id", "1", "--listen", f"0.0.0.0:{port}", "--advertise", "broker-1.example:0"),
-        *("--controllers", at(controller)),
+        *("--controllers", at(controller), "--http", "0.0.0.0:0"),
     )
     about = broker.ready()
     assert about["advertised"] == f"broker-1.example:{port}"
-    [warning] = broker.events("broker.open")
-    assert "there is no authentication yet" in warning["note"]
+    records, metrics = broker.events("broker.open")
+    assert "there is no authentication yet" in records["note"]
+    assert (metrics["http"], metrics["note"]) == (
+        "0.0.0.0:0",
+        "whoever reaches this address may read metrics and health",
+    )
 
 
 def test_each_side_is_told_the_addresses_that_it_can_use(start: Start, controller: Process) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.cli.conftest import Ran, Tidelog
-from tests.cli.serving import Serving
+from tests.cli.serving import Serving, serving
 
 Config = Callable[..., Ran]
 
@@ -64,6 +64,23 @@ def test_settings_of_a_broker_that_are_read_at_its_start_say_so(config: Config) 
     ran = config("set", "broker", "1", "open.segments=16")
     assert ran.code == 1
     assert ran.err.startswith("error: open.segments: it cannot be set here; ")
+
+
+def test_what_a_broker_was_started_with_it_says_itself(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(2, settings={"open.segments": 33}) as cluster:
+        monkeypatch.setenv("TIDELOG_BOOTSTRAP", cluster.bootstrap)
+        for number in ("1", "2"):
+            rows = {
+                line.split()[0]: line.split()[1:]
+                for line in config("list", "broker", number, "--set").lines[1:]
+            }
+            assert rows["open.segments"] == ["33", "start,", "at", "start"]
+        assert config("get", "broker", "2", "open.segments").out == "33\n"
+        cluster.run(cluster.cluster.kill(2))
+        # Nobody else knows: the default is what is known of it.
+        assert config("get", "broker", "2", "open.segments").out == "512\n"
 
 
 def test_kafkas_layout_is_kept(config: Config, one_broker: Serving) -> None:

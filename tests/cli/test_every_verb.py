@@ -60,6 +60,23 @@ def test_every_option_says_what_it_is_for(path: str) -> None:
     assert [each.name for each in options if not each.help] == []
 
 
+@pytest.mark.parametrize(
+    ("path", "waits"),
+    [
+        ("tidelog topic list", "5, 30 for a change"),
+        ("tidelog produce", "120"),
+        ("tidelog consume", "30"),
+        ("tidelog perf produce", "120"),
+        ("tidelog perf consume", "30"),
+        ("tidelog perf latency", "120"),
+    ],
+)
+def test_a_verb_says_how_long_it_waits_itself(path: str, waits: str) -> None:
+    [option] = [each for each in VERBS[path].params if "--timeout" in each.opts]
+    assert isinstance(option, click.Option)
+    assert (option.help or "").endswith(f"[default: {waits}]")
+
+
 @pytest.mark.parametrize("path", VERBS)
 def test_every_verb_has_examples_that_are_understood(path: str) -> None:
     verb = VERBS[path]
