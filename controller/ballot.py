@@ -20,8 +20,8 @@ from tidelog.storage.seal import JSON
 QUORUM_STATE: Final = "quorum-state"
 VERSION: Final = 1
 WAY_OUT: Final = (
-    "with others that are a majority, move the data directory away, and this controller will follow them without a vote; "
-    "a lone controller's directory is the cluster: put back a whole one of this very moment, or nothing"
+    "if the other controllers are a majority, move the data directory away, and this one will follow them without a vote; "
+    "a lone controller's directory is the cluster, and only a complete copy of this very state may be put back"
 )
 """For a controller that may not vote with what it has."""
 

@@ -56,6 +56,7 @@ class Chores:
         self._give_up = give_up
         self._bounds = bounds
         self._appended = asyncio.Event()
+        self._over = False
         self._looked = asyncio.Event()
         """Set, and reset at once, when it was looked who has said what it has."""
         self._interval = asyncio.Event()
@@ -70,6 +71,11 @@ class Chores:
             self._rebalance(),
             self._recover(),
         ]
+
+    def end(self) -> None:
+        """The leadership is over: nobody waits for what it would have found out."""
+        self._over = True
+        self._looked.set()
 
     def appended(self) -> None:
         """Something has been decided: perhaps somebody leads now, or nobody does any more."""
@@ -140,9 +146,9 @@ class Chores:
             await asyncio.sleep(0)  # once for all that is appended in one turn
 
     async def find(self, request: ElectLeaders) -> None:
-        """Before an operator has somebody lead: who is alive says what it has, or is silent for too long."""
-        if request.quorum_epoch != self._active.epoch:
-            return  # it will be refused
+        """Before an operator has anybody lead: who is alive says what it has, or is silent for too long."""
+        if not request.unclean or request.quorum_epoch != self._active.epoch:
+            return  # nobody needs to know, or it will be refused
         recovery = self._active.recovery
         places = in_question(self._active.image, request)
         patience_ms = min(AGGRESSIVE_MS, request.timeout_ms // 2)
@@ -150,7 +156,7 @@ class Chores:
         self._appended.set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience_ms / 1000):
-                while not recovery.is_known(self._active.image, places):
+                while not self._over and not recovery.is_known(self._active.image, places):
                     await self._looked.wait()
 
     async def _ask(self, broker: BrokerId, places: list[Place]) -> None:

@@ -16,7 +16,7 @@ What it keeps true:
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from typing import Any, Final, NoReturn
 
 from tidelog.controller.active import Active
@@ -217,8 +217,8 @@ class Controller:
             self._archive = Archive(log, config.snapshots, self._save_log_start)
             committed = await self._archive.open()
             self._ballot = Ballot.read(self._data.directory, self._archive.epochs.latest)
-        high_watermark = max(self._data.high_watermark(METADATA), committed.end_offset)
-        self.metadata = MetadataLog(self._archive, committed, high_watermark)
+            high_watermark = max(self._data.high_watermark(METADATA), committed.end_offset)
+            self.metadata = MetadataLog(self._archive, committed, high_watermark)
 
     def _begin(self) -> None:
         identity, metadata = self._claim.identity, self.metadata
@@ -353,6 +353,8 @@ class Controller:
         if self.active is not None:
             logger.info("quorum.deposed id=%d epoch=%d", self.node_id, self.active.epoch)
         self.active = None
+        if self._at_work:
+            self._chores.end()
         for work in self._at_work:
             work.cancel()
         self._at_work = []
@@ -420,6 +422,7 @@ class Controller:
         if cluster_id is not None:
             self.quorum.cluster_id = cluster_id.hex()
             adopt_cluster(self._data.directory, self._claim.identity, cluster_id)
+            self._data.life.joined()
         if self.quorum.is_settled and self.active is None and not self._stop_asked.is_set():
             self._activate()
         self._touched()
@@ -558,21 +561,17 @@ class Controller:
         if isinstance(message, BrokerHeartbeat) and not self.quorum.holds_lease(now_ms):
             raise NotController(f"controller {self.node_id} does not hear a majority of the quorum")
         steps = active.serve(message, now_ms)
-        if isinstance(message, ElectLeaders) and message.unclean:
-            self._spawn(self._serve_on(active, message, steps, incoming, self._chores.find(message)))
-            return
-        try:
-            next(steps)
-        except StopIteration as done:
-            self._answer(active, message, done.value, incoming)
-        else:
-            self._spawn(self._serve_on(active, message, steps, incoming, asyncio.sleep(0)))
+        if not isinstance(message, ElectLeaders):
+            try:
+                next(steps)
+            except StopIteration as done:
+                self._answer(active, message, done.value, incoming)
+                return
+        self._spawn(self._serve_on(active, message, steps, incoming))
 
-    async def _serve_on(
-        self, active: Active, message: Any, steps: Steps[Reply], incoming: Incoming, first: Awaitable[None]
-    ) -> None:
-        """What takes several steps, or something that is waited for first: others are served meanwhile."""
-        await first
+    async def _serve_on(self, active: Active, message: Any, steps: Steps[Reply], incoming: Incoming) -> None:
+        """What takes several steps, or is to be found out first: others are served meanwhile."""
+        await (self._chores.find(message) if isinstance(message, ElectLeaders) else asyncio.sleep(0))
         reply = await self._turns.carry_out(steps, lambda: active is self.active)
         if reply is None:
             incoming.refuse(self._deposed())

@@ -85,8 +85,17 @@ class Recovery:
         """Where an operator wants to know who has most, and until when those who are silent are asked."""
 
     def wish(self, places: Iterable[Place], until_ms: int) -> None:
-        """An operator is about to have somebody lead these; call `look` afterwards."""
-        self._wishes.update(dict.fromkeys(places, until_ms))
+        """An operator is about to have somebody lead these; call `look` afterwards.
+
+        Who could not say what it has is asked again: it may be able to by now.
+        """
+        for place in places:
+            self._wishes[place] = max(until_ms, self._wishes.get(place, until_ms))
+            if (search := self._searches.get(place)) is not None:
+                search.found = {broker: said for broker, said in search.found.items() if said[1] is not None}
+                search.asked = {
+                    broker: asked for broker, asked in search.asked.items() if broker in search.found
+                }
 
     def is_known(self, image: Image, places: Iterable[Place]) -> bool:
         """Whether all who are alive have said what they have of these, where nobody leads."""
@@ -132,9 +141,15 @@ class Recovery:
         return todo._replace(elect=in_batches(elected))
 
     def best_first(self, image: Image, place: Place) -> list[BrokerId]:
-        """Who is alive and has answered, by what it has: for an operator's election."""
+        """In which order they are to be taken in an operator's election: who is alive and has said what it has, by that;
+        then who has not answered; who cannot say what it has, at last.
+        """
         p, search = image.partitions.get(place), self._searches.get(place)
-        return _standing(image, p, search, p.replicas)[0] if p and search else []
+        if p is None or search is None:
+            return []
+        best, silent = _standing(image, p, search, p.replicas)
+        hopeful = [broker for broker in (*p.elr, *p.last_known_elr, *p.replicas) if broker in silent]
+        return list(dict.fromkeys((*best, *hopeful, *p.replicas)))
 
 
 _Rule: TypeAlias = tuple[tuple[BrokerId, ...], int]

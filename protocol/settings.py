@@ -32,8 +32,9 @@ TOPIC: Final = "topic"
 BROKER: Final = "broker"
 CLUSTER: Final = "cluster"
 DEFAULT: Final = "default"
-CONTROLLER: Final = "controller"
 START: Final = "start"
+"""Where a value stands that a broker was started with, and says so itself."""
+CONTROLLER: Final = "controller"
 """Where a default stands that the active controller was started with."""
 LEVELS: Final = (TOPIC, BROKER, CLUSTER)
 

@@ -120,13 +120,20 @@ def inherit(running: Found, clean: Found, here: Place) -> Marker | None:
 class Life:
     """This process's life in a data directory that it has locked. Every step is durable when it returns."""
 
-    __slots__ = ("_directory", "_marker", "last_end", "problems")
+    __slots__ = ("_directory", "_marker", "_stopped", "last_end", "problems")
 
     def __init__(
-        self, directory: Directory, marker: Marker, last_end: CrashKind, problems: tuple[str, ...]
+        self,
+        directory: Directory,
+        marker: Marker,
+        last_end: CrashKind,
+        problems: tuple[str, ...],
+        stopped: Marker | None = None,
     ) -> None:
         self._directory = directory
         self._marker = marker
+        self._stopped = stopped
+        """What the last life said of itself, if it ended in order."""
         self.last_end = last_end
         """How to open the logs: only CLEAN and NEW need no scan."""
         self.problems = problems
@@ -175,7 +182,8 @@ class Life:
         last = inherit(running, clean, here) or Marker(here, (), NO_EPOCH, CrashKind.NEW)
         names = (*last.incarnation_ids[-LIVES_KEPT:], incarnation_id)
         marker = Marker(here, names, last.broker_epoch, max(last.worst, last_end), last.start + 1)
-        life = cls(directory, marker, last_end, tuple(problems))
+        stopped = clean if isinstance(clean, Marker) and last_end is CrashKind.CLEAN else None
+        life = cls(directory, marker, last_end, tuple(problems), stopped)
         written = life._write_if_it_fits(marker)
         if clean is not None:
             directory.remove(CLEAN_SHUTDOWN)
@@ -216,12 +224,24 @@ class Life:
             replace(self._marker, incarnation_ids=name, broker_epoch=broker_epoch, worst=CrashKind.CLEAN)
         )
 
+    def joined(self) -> None:
+        """`meta.properties` was written anew: it has a cluster now."""
+        self._write_if_it_fits(self._marker)
+
     def stop_cleanly(self) -> None:
         """The last step of a stop in order, and only if every log was opened and closed without error.
 
         KAFKA-15375: a stop that had failed to load a log called itself clean.
         """
-        self._write(CLEAN_SHUTDOWN, self._marker)
+        self._end(self._marker)
+
+    def withdraw(self) -> None:
+        """Nothing was done in this life, and nobody has heard of it: where the last one ended in order, it still has."""
+        if self._stopped is not None:
+            self._end(replace(self._stopped, worst=max(self._stopped.worst, self.worst)))
+
+    def _end(self, marker: Marker) -> None:
+        self._write(CLEAN_SHUTDOWN, marker)
         self._directory.remove(RUNNING)
         self._directory.flush()
 
@@ -235,10 +255,10 @@ class Life:
         return True
 
     def _write(self, name: str, marker: Marker) -> None:
-        # Once in its life, when it joins a cluster, `meta.properties` is written anew.
         here = replace(marker.place, whereabouts=whereabouts_of(self._directory))
-        self._marker = replace(marker, place=here)
-        write_whole(self._directory, name, encode_marker(self._marker))
+        placed = replace(marker, place=here)
+        write_whole(self._directory, name, encode_marker(placed))
+        self._marker = placed
 
 
 # ── the markers ───────────────────────────────────────────────────────────────────────────────────────

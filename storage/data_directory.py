@@ -410,12 +410,12 @@ class DataDirectory:
     def refuse(self) -> None:
         """The start ends before anything was appended: what the last life left in order is so for the next one."""
         damaged = any(findings.damage for findings in self.report.found.values())
-        if self.life.last_end is not CrashKind.CLEAN or self.report.offline or damaged:
+        if self.report.offline or damaged:
             return
         with suppress(OSError, TidelogError):
             for log in self.logs.values():
                 log.close()
-            self.life.stop_cleanly()
+            self.life.withdraw()
 
     def close(self, committed: Mapping[TopicPartition, Offset]) -> None:
         """A stop: everything durable, then every checkpoint, then the marker that says so if it is so."""

@@ -30,7 +30,7 @@ def unregister(ctx: click.Context, /, number: int, *, force: bool, yes: bool) ->
     """Take a broker off the list that is down and will not come back.
 
     What it keeps is moved to others first, with `tidelog broker drain`. If it is started again after all, it is a new
-    broker, whose records count for nothing.
+    broker, in sync of nothing before it has caught up.
     """
     asked = layout(ctx, "text", "json")
 

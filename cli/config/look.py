@@ -29,7 +29,8 @@ def described(ctx: click.Context, found: Resource, keys: Sequence[str]) -> "dict
     """Its settings, by name; all, or these."""
 
     async def look(client: "Client") -> "dict[str, ConfigDescribed]":
-        await require_resource(client, found)
+        if not await require_resource(client, found):
+            click.echo(f"note: {found} is down: what it was started with is not known", err=True)
         return await client.admin.describe_configs(found.kind, found.name, keys=keys)
 
     return ask(ctx, look)
@@ -83,8 +84,8 @@ def get(ctx: click.Context, /, kind: str, words: Sequence[str]) -> None:
 @output_option
 @click.pass_context
 def list_configs(ctx: click.Context, /, kind: str, words: Sequence[str], *, only_set: bool) -> None:
-    """Show settings, and where each stands: at the topic, the broker, the cluster, in what the controller was started
-    with, or nowhere (default).
+    """Show settings, and where each stands: at the topic, the broker, the cluster, in what the broker itself (start) or
+    the controller was started with, or nowhere (default).
     """
     asked = layout(ctx, "text", "json", "kafka")
     found, rest = resource(ctx, kind, words)

@@ -63,11 +63,15 @@ def resource(ctx: click.Context, kind: str, words: Sequence[str]) -> tuple[Resou
     return Resource(kind, name), rest
 
 
-async def require_resource(client: "Client", found: Resource) -> None:
-    """Refuse what there is not, with what there is."""
+async def require_resource(client: "Client", found: Resource) -> bool:
+    """Refuse what there is not, with what there is; False: a broker that is down."""
     if found.kind == "topic":
         await known_topics(client, found.name)
     elif found.kind == "broker":
-        brokers = [broker.id for broker in (await client.admin.describe_cluster()).brokers]
-        if int(found.name) not in brokers:
-            raise Failure(f"there is no broker {found.name}; there are {', '.join(map(str, brokers))}")
+        brokers = (await client.admin.describe_cluster()).brokers
+        if int(found.name) not in [broker.id for broker in brokers]:
+            raise Failure(
+                f"there is no broker {found.name}; there are {', '.join(str(broker.id) for broker in brokers)}"
+            )
+        return any(broker.id == int(found.name) and not broker.fenced for broker in brokers)
+    return True

@@ -140,8 +140,8 @@ class Node:
         self.flushing: list[tuple[Partition, int]] = []
         self.deadlines: list[int] = []
         self.saves: list[Callable[[], None]] = []
-        self.asked: list[tuple[Request, int, Told]] = []
         self.started_with: dict[tuple[str, str, str], str | None] = {}
+        self.asked: list[tuple[Request, int, Told]] = []
         """What was asked of the controller of quorum epoch 7, and who is to be told."""
         self.proposals = 0
         image = self.image

@@ -160,5 +160,5 @@ def test_who_is_alive_or_keeps_something_stays_on_the_list_and_who_is_gone_for_g
         forced = unregister(2, "--force", "--yes")
         assert forced.code == 0
         assert forced.out.endswith("is not part of the cluster any more\n")
-        assert listed() == ["1"]
+        until(lambda: listed() == ["1"], "the broker that is left has heard")
         assert "broker 3" not in tidelog("cluster", "health").out

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.cli.conftest import Ran, Tidelog
-from tests.cli.serving import Serving, serving
+from tests.cli.serving import Serving, serving, until
 
 Config = Callable[..., Ran]
 
@@ -67,7 +67,7 @@ def test_settings_of_a_broker_that_are_read_at_its_start_say_so(config: Config) 
 
 
 def test_what_a_broker_was_started_with_it_says_itself(
-    config: Config, monkeypatch: pytest.MonkeyPatch
+    config: Config, tidelog: Tidelog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving(2, settings={"open.segments": 33}) as cluster:
         monkeypatch.setenv("TIDELOG_BOOTSTRAP", cluster.bootstrap)
@@ -79,8 +79,12 @@ def test_what_a_broker_was_started_with_it_says_itself(
             assert rows["open.segments"] == ["33", "start,", "at", "start"]
         assert config("get", "broker", "2", "open.segments").out == "33\n"
         cluster.run(cluster.cluster.kill(2))
-        # Nobody else knows: the default is what is known of it.
-        assert config("get", "broker", "2", "open.segments").out == "512\n"
+        until(lambda: "down" in tidelog("broker", "list").out, "it is fenced")
+        down = config("get", "broker", "2", "open.segments")
+        assert (down.out, down.err) == (
+            "512\n",
+            "note: broker 2 is down: what it was started with is not known\n",
+        )
 
 
 def test_kafkas_layout_is_kept(config: Config, one_broker: Serving) -> None:

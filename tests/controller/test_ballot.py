@@ -47,7 +47,10 @@ def test_the_file_is_one_line_of_json_that_people_can_read(tmp_path: Path) -> No
 
 
 def test_who_has_a_log_and_no_promises_does_not_start(tmp_path: Path) -> None:
-    with pytest.raises(CorruptCheckpoint, match="missing, and there is a metadata log: move"):
+    with pytest.raises(
+        CorruptCheckpoint,
+        match="missing, and there is a metadata log: if the other controllers are a majority, move",
+    ):
         Ballot.read(open_directory(str(tmp_path)), 0)
 
 
@@ -59,7 +62,9 @@ def test_every_cut_and_every_changed_byte_is_noticed(tmp_path: Path) -> None:
             if other != content[at]:
                 assert decode_state(content[:at] + bytes([other]) + content[at + 1 :], "") is None
     write_whole(directory, QUORUM_STATE, content[:-1])
-    with pytest.raises(CorruptCheckpoint, match="not what was written: move"):
+    with pytest.raises(
+        CorruptCheckpoint, match="not what was written: if the other controllers are a majority, move"
+    ):
         Ballot.read(directory, -1)
 
 

@@ -132,7 +132,7 @@ async def test_a_controller_whose_log_was_cut_for_damage_votes_at_no_later_start
     name.write_bytes(content)
     for _ in range(3):
         await quorum.stop()
-        with pytest.raises(DamagedLog, match="this controller will follow them without a vote"):
+        with pytest.raises(DamagedLog, match="this one will follow them without a vote"):
             await quorum.start()
 
 

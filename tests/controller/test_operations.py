@@ -55,7 +55,7 @@ ELSEWHERE = (
     ("departures", Bug("sent away alive", "if not known.fenced:", "if False:")),
     ("departures", Bug("sent away with what it has", "if kept and not request.force:", "if False:")),
     ("departures", Bug("gone and guaranteed to have everything", "leave(image, broker, lambda _: gone)", "leave(image, broker)")),
-    ("recovery", Bug("unclean where it is not allowed", "return None\n\n\ndef _standing", "return p.replicas, 1\n\n\ndef _standing")),
+    ("recovery", Bug("unclean where it is not allowed", "return None\n\n\ndef _alive", "return p.replicas, 1\n\n\ndef _alive")),
     ("recovery", Bug("balanced over the elr", "if p.last_known_elr and not p.isr and not p.elr:", "if p.last_known_elr:")),
 )  # fmt: skip
 BUGS = [*(("reassignment", bug) for bug in IN_MOVES), *(("configs", bug) for bug in IN_CONFIGS), *ELSEWHERE]

@@ -191,7 +191,7 @@ def test_what_was_found_is_forgotten_when_somebody_leads() -> None:
     stage.look(AGGRESSIVE_MS)
     p = stage.book.state()
     assert (p.leader, p.unclean_epoch) == (1, -1)
-    assert stage.recovery.best_first(stage.book.image, PLACE) == [2]
+    assert stage.recovery.best_first(stage.book.image, PLACE)[0] == 2
     stage.look()
     assert stage.recovery.best_first(stage.book.image, PLACE) == []
 
@@ -200,7 +200,7 @@ def test_an_operator_may_know_what_was_found() -> None:
     stage = Stage("balanced", partition((), last_known=(1, 2)))
     stage.look()
     stage.answer(2, 5, 8)
-    assert stage.recovery.best_first(stage.book.image, PLACE) == list(ids(2))
+    assert stage.recovery.best_first(stage.book.image, PLACE) == list(ids(2, 1, 3))
 
 
 # ── operators ─────────────────────────────────────────────────────────────────────────────────────────
@@ -217,7 +217,7 @@ def test_an_operator_who_wants_a_leader_has_all_asked_that_are_alive_whatever_th
     stage.answer(3, 5, 8)
     assert stage.recovery.is_known(stage.book.image, [PLACE])
     assert (stage.look().elect, stage.leader) == ([], -1)
-    assert stage.recovery.best_first(stage.book.image, PLACE) == list(ids(3, 2))
+    assert stage.recovery.best_first(stage.book.image, PLACE) == list(ids(3, 2, 1))
 
 
 def test_who_is_silent_is_asked_for_an_operator_as_long_as_that_waits_and_what_others_said_is_kept() -> None:
@@ -228,7 +228,29 @@ def test_who_is_silent_is_asked_for_an_operator_as_long_as_that_waits_and_what_o
     todo = stage.look(ASK_AGAIN_MS)
     assert (todo.ask, todo.next_ms) == ({3: ASKED}, stage.now_ms + 500)
     assert stage.look(500) == Todo({}, [], None)
-    assert stage.recovery.best_first(stage.book.image, PLACE) == list(ids(2))
+    assert stage.recovery.best_first(stage.book.image, PLACE) == list(ids(2, 1, 3))
+
+
+def test_two_operators_wait_each_for_their_own_time() -> None:
+    stage = Stage("none", partition((), (1,)), live=(2, 3), fenced=(1,))
+    stage.recovery.wish([PLACE], stage.now_ms + 5000)
+    stage.recovery.wish([PLACE], stage.now_ms + 10)
+    stage.look()
+    assert stage.look(ASK_AGAIN_MS).ask == {2: ASKED, 3: ASKED}
+
+
+def test_who_cannot_say_what_it_has_is_taken_at_last_and_asked_again_by_the_next_operator() -> None:
+    stage = Stage("none", partition((), (1,)), live=(2, 3), fenced=(1,))
+    stage.recovery.wish([PLACE], stage.now_ms + 5000)
+    stage.look()
+    stage.answer(2, -1, -1, error=StorageError.code)
+    assert stage.recovery.best_first(stage.book.image, PLACE) == list(ids(1, 3, 2))
+    stage.answer(3, 5, 7)
+    assert stage.recovery.best_first(stage.book.image, PLACE) == list(ids(3, 1, 2))
+    assert stage.recovery.is_known(stage.book.image, [PLACE])
+    stage.recovery.wish([PLACE], stage.now_ms + 5000)
+    assert not stage.recovery.is_known(stage.book.image, [PLACE])
+    assert stage.look().ask == {2: ASKED}
 
 
 def test_an_operator_does_not_wait_for_what_somebody_leads_or_nobody_can() -> None:
@@ -270,6 +292,9 @@ BUGS = (
     Bug("asked all the time", "now_ms >= asked[1] + ASK_AGAIN_MS", "True"),
     Bug("another process is not asked", "asked[0] != epoch or", ""),
     Bug("nothing is forgotten", "self._searches = {place: self._searches.get(place) or _Search() for place in places}", "self._searches |= {place: _Search() for place in places if place not in self._searches}"),
+    Bug("who cannot say comes before who is silent", "(*best, *hopeful, *p.replicas)", "(*best, *p.replicas)"),
+    Bug("the last operator's time is everybody's", "max(until_ms, self._wishes.get(place, until_ms))", "until_ms"),
+    Bug("who could not say is never asked again", "if said[1] is not None}\n                search.asked", "if True}\n                search.asked"),
     Bug("operators ask in vain", "for place, due_ms in self._wishes.items():", "for place, due_ms in ():"),
     Bug("operators ask for ever", "if now_ms < due_ms and (silent", "if (silent"),
     Bug("an operator's asking is that of the rule", "and not search.asked.keys().isdisjoint(whom)", "and search.asked"),

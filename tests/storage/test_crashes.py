@@ -1,7 +1,5 @@
 """How the last life ended, and what it may have cost (docs/STORAGE.md, 8)."""
 
-import shutil
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -24,8 +22,7 @@ from tidelog.storage.crashes import (
     Place,
     classify,
 )
-from tidelog.storage.files import Directory, read_whole, write_whole
-from tidelog.storage.identity import META
+from tidelog.storage.files import Directory, NoRoom, read_whole, write_whole
 from tidelog.storage.io import open_directory
 from tidelog.testing.simulation.disk import SimulatedDisk
 from tidelog.testing.simulation.faults import WHENS, Crash, Killed, PowerCut, When
@@ -108,44 +105,37 @@ def test_a_clean_stop_leaves_one_marker_with_the_epoch_that_was_registered(tmp_p
     assert directory.names() == [RUNNING]
 
 
-def killed_node(path: Path) -> None:
-    """A directory whose broker was killed when it had joined a cluster: `meta.properties` was written anew for that."""
-    path.mkdir()
-    (path / META).write_bytes(b"before it joined")
-    life = begin(open_directory(str(path)), 1)
-    (path / META).write_bytes(b"it has joined")
+def test_a_life_that_was_withdrawn_leaves_what_it_found(tmp_path: Path) -> None:
+    """Any number of starts may be refused: the controller knows the one before them all."""
+    directory = open_directory(str(tmp_path))
+    life = begin(directory, 1)
     life.registered(5)
+    life.stop_cleanly()
+    found = (tmp_path / CLEAN_SHUTDOWN).read_bytes()
+    for n in range(2, 30):
+        begin(directory, n).withdraw()
+        assert directory.names() == [CLEAN_SHUTDOWN]
+        assert (tmp_path / CLEAN_SHUTDOWN).read_bytes() == found
 
 
-def put_elsewhere(path: Path) -> Path:
-    return Path(shutil.copytree(path, path.with_name("copy")))
+def test_a_life_that_was_withdrawn_hides_nothing(tmp_path: Path) -> None:
+    directory = open_directory(str(tmp_path))
+    begin(directory, 1).withdraw()
+    assert (directory.names(), begin(directory, 2).last_end) == ([RUNNING], PROCESS)
+    begin(directory, 3).stop_cleanly()
+    life = begin(directory, 4)
+    assert life.believe(HOST)
+    life.withdraw()
+    assert begin(directory, 5).worst == HOST
 
 
-def put_back(path: Path) -> Path:
-    """The same name, and perhaps the same numbers of files."""
-    copy = put_elsewhere(path)
-    shutil.rmtree(path)
-    return Path(shutil.copytree(copy, path))
-
-
-def put_over(path: Path) -> Path:
-    """The files stay the same, and get other contents."""
-    return Path(shutil.copytree(put_elsewhere(path), path, dirs_exist_ok=True))
-
-
-@pytest.mark.parametrize("copied", [put_elsewhere, put_back, put_over])
-def test_a_copy_is_never_taken_for_what_a_killed_process_has_left(
-    tmp_path: Path, copied: Callable[[Path], Path]
-) -> None:
-    """It may be of any time: on the same disk, in the same boot."""
-    killed_node(tmp_path / "data")
-    assert begin(open_directory(str(copied(tmp_path / "data"))), 2).last_end == HOST
-
-
-def test_a_directory_that_was_moved_is_no_copy(tmp_path: Path) -> None:
-    killed_node(tmp_path / "data")
-    moved = shutil.move(tmp_path / "data", tmp_path / "moved")
-    assert begin(open_directory(str(moved)), 2).last_end == PROCESS
+def test_damage_for_which_there_was_no_room_is_not_taken_for_written_down() -> None:
+    disk = SimulatedDisk(Random(1))
+    life = begin(disk.open_directory("/data"), 1)
+    disk.capacity = disk.medium.used
+    for _ in range(2):
+        with pytest.raises(NoRoom):
+            life.worsen(DAMAGED)
 
 
 def test_the_worst_end_is_reported_until_a_registration_is_on_record(tmp_path: Path) -> None:
@@ -275,6 +265,8 @@ class Plan:
     damaged: bool = False
     registers: bool = True
     stops: bool = False
+    refused: bool = False
+    """The start is, before any log is open."""
 
 
 @dataclass
@@ -343,15 +335,14 @@ class World:
             has_partitions=directory.exists("orders-0"),
         )
         self.check(life)
+        if plan.refused:
+            self._finds(life, damage=plan.damaged)
+            life.withdraw()
+            return
         self.stopped, self.log_open = False, True
         log = directory.directory("orders-0", create=True).open("0.log", create=True)
         log.write_at(0, b"recovery writes")
-        if plan.damaged:
-            for truth in self.truths.values():
-                truth.maybe_damaged = True
-            life.worsen(DAMAGED)
-            for truth in self.truths.values():
-                truth.damaged = True
+        self._finds(life, damage=plan.damaged)
         if plan.registers:
             self.registered = (life.start, incarnation)
             self.truths[100 + self.lives] = Truth()
@@ -363,12 +354,21 @@ class World:
             life.stop_cleanly()
             self.stopped = True
 
+    def _finds(self, life: Life, *, damage: bool) -> None:
+        if damage:
+            for truth in self.truths.values():
+                truth.maybe_damaged = True
+            life.worsen(DAMAGED)
+            for truth in self.truths.values():
+                truth.damaged = True
+
 
 PLANS = st.builds(
     Plan,
     st.sampled_from([Killed, PowerCut]),
     st.integers(1, 40),
     st.sampled_from(WHENS),
+    st.booleans(),
     st.booleans(),
     st.booleans(),
     st.booleans(),
@@ -500,10 +500,8 @@ class LooksAtNoBootId(Life):
 
 
 class NeverFlushesNames(Life):
-    def __init__(
-        self, directory: Directory, marker: Marker, last_end: CrashKind, problems: tuple[str, ...]
-    ) -> None:
-        super().__init__(Unflushed(directory), marker, last_end, problems)  # type: ignore[arg-type]  # a stand-in
+    def __init__(self, directory: Directory, *more: Any) -> None:
+        super().__init__(Unflushed(directory), *more)  # type: ignore[arg-type]  # a stand-in
 
 
 class Unflushed:
@@ -542,7 +540,20 @@ class RemovesUnflushed(Unflushed):
         self.removed = False
 
 
+class ForgetsWhatARefusedStartHasFound(Life):
+    def withdraw(self) -> None:
+        if self._stopped is not None:
+            self._end(self._stopped)
+
+
+class CallsARefusedStartAStop(Life):
+    def withdraw(self) -> None:
+        self._end(self._marker)
+
+
 BUGS = [
+    ForgetsWhatARefusedStartHasFound,
+    CallsARefusedStartAStop,
     LeavesTheRemovalUnflushed,
     RemovesTheCleanMarkerFirst,
     RemovesTheRunningMarkerFirst,

@@ -1,5 +1,6 @@
 """What only the real disk can get wrong: short writes, descriptors, threads, other processes."""
 
+import errno
 import fcntl
 import gc
 import os
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tidelog.protocol.types import Buffer
-from tidelog.storage.files import Directory, read_whole
+from tidelog.storage.files import Directory, read_whole, write_whole
 from tidelog.storage.io import disk, open_directory
 
 
@@ -208,3 +209,28 @@ def test_a_relative_path_does_not_follow_the_working_directory(
     directory = open_directory("data", create=True)
     monkeypatch.chdir("/")
     assert directory.names() == []
+
+
+def test_a_file_that_has_the_inode_of_another_one_is_another_one(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """File systems give numbers of inodes again, and count how often; some do not say how often."""
+    write_whole(directory, "file", b"content")
+    number = directory.whereabouts("file")
+    assert directory.whereabouts("file") == number
+
+    def refused(_fd: int, _request: int, _answer: bytearray) -> None:
+        raise OSError(errno.ENOTTY, "this one does not say")
+
+    def gives(generation: bytes) -> Callable[[int, int, bytearray], None]:
+        def ioctl(_fd: int, _request: int, answer: bytearray) -> None:
+            answer[:4] = generation
+
+        return ioctl
+
+    numbers = []
+    for ioctl in (gives(b"\x01\0\0\0"), gives(b"\x02\0\0\0"), refused):
+        monkeypatch.setattr(fcntl, "ioctl", ioctl)
+        numbers.append(directory.whereabouts("file"))
+        assert directory.whereabouts("file") == numbers[-1]
+    assert len(set(numbers)) == (1 if sys.platform == "darwin" else 3)

@@ -1,0 +1,61 @@
+"""What an active controller does besides answering, and when it stops."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from tests.controller.book import Book, partition
+from tidelog.controller.chores import Chores
+from tidelog.controller.recovery import Recovery
+from tidelog.protocol.bounds import Bounds
+from tidelog.protocol.limits import DEFAULT
+from tidelog.protocol.messages import ElectLeaders, Hello
+
+
+def chores() -> Chores:
+    """Of a controller that has led since epoch 3, and nobody of whose two living replicas answers."""
+    image = Book(partition((), (1,)), live=(2, 3), fenced=(1,)).image
+    active: Any = SimpleNamespace(epoch=3, image=image, recovery=Recovery())
+    nothing: Any = lambda *_: None  # noqa: E731 -- whatever it is asked
+    return Chores(
+        active,
+        idle_ms=1000,
+        now_ms=lambda: 0,
+        spawn=nothing,
+        drive=nothing,
+        give_up=nothing,
+        hello=Hello("test"),
+        bounds=Bounds(DEFAULT),
+    )
+
+
+async def is_over(waiting: "asyncio.Task[None]") -> bool:
+    """A few turns later."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+    return waiting.done()
+
+
+async def test_an_operators_election_waits_for_those_who_are_alive_and_no_longer_than_the_leadership() -> (
+    None
+):
+    ours = chores()
+    waiting = asyncio.create_task(ours.find(ElectLeaders(None, unclean=True, quorum_epoch=3)))
+    assert not await is_over(waiting)
+    ours.end()
+    assert await is_over(waiting)
+
+
+async def test_an_election_that_asks_nobody_waits_for_nothing() -> None:
+    for request in (
+        ElectLeaders(None, unclean=False, quorum_epoch=3),
+        ElectLeaders(None, unclean=True, quorum_epoch=2),
+        ElectLeaders((), unclean=True, quorum_epoch=3),
+    ):
+        await asyncio.wait_for(chores().find(request), 1)
+
+
+async def test_an_operators_election_waits_for_half_of_its_own_time() -> None:
+    begun_s = asyncio.get_running_loop().time()
+    await chores().find(ElectLeaders(None, unclean=True, quorum_epoch=3, timeout_ms=100))
+    assert asyncio.get_running_loop().time() - begun_s >= 0.049
