@@ -1,5 +1,6 @@
 """Two thousand logs on the real disk, in a process that may open a few hundred files."""
 
+import gc
 import os
 import resource
 from collections.abc import Iterator
@@ -32,6 +33,7 @@ pytestmark = pytest.mark.slow
 def _few_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for flush in ("_flush_data", "_flush_names"):  # 60,000 of them take minutes, and no power is lost here
         monkeypatch.setattr(disk, flush, lambda _: None)
+    gc.collect()  # else what earlier tests have left open would be closed while this one counts
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     # Beside what other tests of this process have open.
     resource.setrlimit(resource.RLIMIT_NOFILE, (FILES + len(os.listdir("/dev/fd")), hard))
