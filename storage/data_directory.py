@@ -153,10 +153,12 @@ class DataDirectory:
         except NoRoom as problem:
             self.report.problems.append(str(problem))
             for partition, log in list(self.logs.items()):
-                if log.end_offset < said[RECOVERY_POINTS].get(partition, 0):
+                if log.end_offset < max(
+                    said[name].get(partition, 0) for name in (RECOVERY_POINTS, CLEANER_OFFSETS)
+                ):
                     self._close(partition)  # it would grow past the old point again, with other bytes
                     self._go_on_saying(partition, said)
-                    self.report.offline[partition] = DiskFull(f"{log} ends below its recovery point")
+                    self.report.offline[partition] = DiskFull(f"{log} ends below what was checkpointed of it")
 
     def _read(self, checkpoint: OffsetCheckpoint) -> dict[TopicPartition, Offset]:
         offsets, problem = checkpoint.read_or_fallback()
@@ -204,7 +206,8 @@ class DataDirectory:
             opening.findings.damage.append(what)
             self.report_damage(what)
         log = opening.log
-        log.first_dirty = said[CLEANER_OFFSETS].get(partition, log.log_start)
+        # What will stand behind the end is new, although compaction had seen what stood there.
+        log.first_dirty = min(said[CLEANER_OFFSETS].get(partition, log.log_start), log.end_offset)
         # Nobody knows what was purged: whoever is behind copies afresh.
         unknown = log.end_offset if PURGE_FLOORS in self._unread else NO_OFFSET
         log.purge_floor = said[PURGE_FLOORS].get(partition, unknown)
@@ -277,6 +280,12 @@ class DataDirectory:
         name = partition_name(partition)
         if parse_partition(name) != partition:
             raise InvalidTopic(f"{partition.topic!r} cannot be the name of a topic")
+        if self.directory.exists(name):
+            there = self.directory.directory(name)
+            if any(file.endswith(LOG) and there.size_of(file) for file in there.names()):
+                raise StorageError(
+                    f"{there.path} has records of another log: its name may differ in case only"
+                )
         self._high_watermarks.pop(partition, None)
         for checkpoint in self._checkpoints.values():
             checkpoint.forget(partition)

@@ -199,8 +199,12 @@ class Compaction:
         self._swap = swap = Swap(log, cleaned)
         floor = max(log.purge_floor, cleaned.purge_floor, 0)
         if floor > log.purge_floor:
-            log.purge_floor = floor
-            yield from self._work(self._checkpoints.write_purge_floors().run)
+            before, log.purge_floor = log.purge_floor, floor
+            try:
+                yield from self._work(self._checkpoints.write_purge_floors().run)
+            except BaseException:  # given up as well: nothing is purged, and the next one must write it
+                log.purge_floor = before
+                raise
         yield from self._work(swap.commit, "commit a compacted segment")
         swap.adopt()
         yield from self._work(swap.finish, "put a compacted segment in its place")

@@ -10,6 +10,8 @@ from typing import Final
 
 from tidelog.protocol.types import TopicPartition
 
+NAME_MAX: Final = 255
+"""Bytes of a name in a directory: Linux' and macOS'."""
 DELETED: Final = "-delete"
 STRAY: Final = "-stray"
 _PARTED: Final = re.compile(r"(.+)\.[0-9a-f]{32}")
@@ -30,11 +32,13 @@ def parse_partition(name: str) -> TopicPartition | None:
 
 
 def parted_name(name: str, number: int, ending: str) -> str:
-    """The name that a partition's directory gets when it is none any more."""
-    return f"{name}.{number:032x}{ending}"
+    """The name that a partition's directory gets when it is none any more; of a long one the end of the topic is missing."""
+    topic, _, partition = name.rpartition("-")
+    rest = f"-{partition}.{number:032x}{ending}"
+    return topic[: NAME_MAX - len(rest)] + rest
 
 
 def parse_parted(name: str, ending: str) -> TopicPartition | None:
-    """The partition whose directory that was; None: it is not named so."""
+    """The partition whose directory that was, its topic perhaps shortened; None: it is not named so."""
     found = _PARTED.fullmatch(name.removesuffix(ending)) if name.endswith(ending) else None
     return parse_partition(found[1]) if found is not None else None

@@ -49,7 +49,9 @@ def first_of_the_largest(
     if largest == NO_TIMESTAMP:
         return None
     found = first_at_or_after(segments, largest, log_start)
-    if found is None:  # compaction has removed the record whose time its batch still has
+    if (
+        found is None or found.offset >= below
+    ):  # compaction has removed the record whose time its batch still has
         found = _first_of_the_largest_there_are(segments, log_start, below)
     return found if found is not None and found.offset < below else None
 

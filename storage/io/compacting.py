@@ -196,7 +196,12 @@ class CompactingProcess:
         """There is no work for now: end the child, so that its memory is given back. Waits: for a worker thread."""
         self.give_up()
         while self._dying:
-            self._dying.pop().wait()
+            try:
+                self._dying[-1].wait()
+            except subprocess.TimeoutExpired:  # its disk stands still: it goes when that goes on
+                logger.warning("compaction.lingers pid=%d", self._dying[-1].pid)
+                return
+            self._dying.pop()
 
 
 class Elsewhere:

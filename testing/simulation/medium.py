@@ -18,6 +18,8 @@ import random
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
+from tidelog.storage.names import NAME_MAX
+
 SECTOR = 512
 PAGE = 4096
 
@@ -259,6 +261,9 @@ class Medium:
 
     def change(self, directory: StoredDirectory, *changes: tuple[str, Node | None]) -> None:
         """Change names visibly and at once; they are on the medium after that directory's next flush."""
+        for name, node in changes:
+            if node is not None and len(name.encode()) > NAME_MAX:
+                raise error(errno.ENAMETOOLONG, name)
         removed = []
         for name, node in changes:
             before = directory.entries.pop(name, None)

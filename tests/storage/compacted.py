@@ -269,11 +269,11 @@ class Compacted:
             expected = next((r.offset for r in read if r.time >= time), None)
             found = self.log.offset_for_time(time)
             assert (found and found.offset) == expected, (time, found, expected)
-        largest = self.log.largest_time(self.log.end_offset)
-        if read:
-            newest = max(r.time for r in read)
-            assert largest is not None
-            assert largest.timestamp_ms == newest, (largest, newest)
+        ends = [head.next_offset for segment in self.log.segments for _, head in segment.headers_from(0)]
+        for below in (self.log.end_offset, *self.rng.choices(ends or [0], k=3)):
+            largest = self.log.largest_time(below)
+            newest = max((r.time for r in read if r.offset < below), default=None)
+            assert (largest and largest.timestamp_ms) == newest, (below, largest, newest)
 
     def check_clean(self) -> None:
         """Below the first dirty offset no key stands twice, nor has more than one version anywhere there."""

@@ -311,3 +311,26 @@ def test_the_other_process_ends_with_its_owner_however_that_ends(tmp_path: Path)
         pid = int(owner.stdout.readline())
         owner.kill()
     assert ended(pid)
+
+
+def test_a_child_that_does_not_die_for_its_disk_stands_still_is_waited_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is killed, and goes when the disk goes on: nobody ends for that."""
+    process = CompactingProcess()
+    child = process.child()
+    reap = subprocess.Popen.wait
+    stands_still = [True, False]
+
+    def wait(popen: "subprocess.Popen[bytes]", timeout: float | None = None) -> int:
+        if stands_still.pop(0):
+            raise subprocess.TimeoutExpired("a child", timeout or 0)
+        return reap(popen, timeout)
+
+    with monkeypatch.context() as slow:
+        slow.setattr(subprocess.Popen, "wait", wait)
+        process.close()
+        assert process._dying == [child]
+        process.close()
+    assert child._process.returncode == -signal.SIGKILL
+    assert process._dying == []

@@ -1,7 +1,9 @@
 """Compaction keeps the last value of every key, whatever happens meanwhile (1.12, C1 to C11; I-41, I-42)."""
 
+import errno
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from random import Random
 from typing import NoReturn
@@ -32,9 +34,10 @@ from tidelog.protocol.batch import DELETE_HORIZON, TRANSACTIONAL, BatchHeader, w
 from tidelog.protocol.errors import DiskFull, StorageError
 from tidelog.protocol.records import encode
 from tidelog.storage import cleaning, key_map
+from tidelog.storage.checkpoints import PendingWrite
 from tidelog.storage.cleaning import Plan, Refused, Said, decode_plan, decode_said, encode_plan, encode_said
 from tidelog.storage.compaction import Compactor
-from tidelog.storage.files import Directory
+from tidelog.storage.files import Directory, NoRoom
 from tidelog.storage.log import Log
 from tidelog.storage.log_compaction import Compaction
 from tidelog.testing.simulation.faults import Crash, Killed, PowerCut
@@ -172,6 +175,67 @@ def test_a_first_dirty_offset_outside_the_log_means_its_start(life: Compacted) -
     for wrong in (-1, life.log.end_offset + 1):
         life.log.first_dirty = wrong
         assert cleaning.first_dirty(life.log) == 0
+
+
+def test_the_largest_time_below_an_offset_is_that_of_a_record_that_is_there(life: Compacted) -> None:
+    """A batch still claims the time of a record that compaction has removed; behind it stands a later one."""
+    log = life.log
+    for times, keys in (([9_000, 8_000], [b"b", b"a"]), ([8_500], [b"b"]), ([8_600], [b"c"])):
+        log.append(encode([b"v"] * len(keys), keys, times), life.epoch, life.now_ms)
+    below = log.end_offset
+    life.roll()
+    life.compact()
+    found = log.largest_time(below)
+    assert found is not None
+    assert found.timestamp_ms != 9_000
+    log.append(encode([b"v"], [b"d"], [99_000]), life.epoch, life.now_ms)
+    assert log.largest_time(below) == found
+
+
+def test_a_log_that_a_start_has_cut_is_dirty_from_its_end_on(life: Compacted) -> None:
+    """What comes in the place of what was clean is new: else a key in it would never be judged."""
+    life.compact()
+    clean = life.log.first_dirty
+    first = life.log.segments[0]
+    heads_of_it = [position for position, _ in first.headers_from(0)]
+    life.node.disk.rot(f"/data/orders-0/{first.name}", heads_of_it[-1] + 70)
+    life.node.data.directory.directory("orders-0").remove(first.name.replace(".log", ".index"))
+    life.node.kill_and_start()
+    assert life.log.end_offset < clean
+    assert life.log.first_dirty <= life.log.end_offset
+    life.node.kill_and_start()
+    assert life.log.first_dirty <= life.log.end_offset
+
+
+@pytest.mark.parametrize("ends", ["refused", "aborted"])
+def test_a_floor_that_could_not_be_written_is_written_by_the_next_compaction(
+    monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    life = deleted_once()
+    life.compact()
+    life.now_ms += 1100
+    life.append(keys=[b"last"], tombstones=0)
+    life.roll()
+
+    def refused(_: object) -> None:
+        raise NoRoom(errno.ENOSPC, "there is no room")
+
+    with monkeypatch.context() as full:
+        full.setattr(PendingWrite, "run", refused)
+        compaction = life.compaction()
+        with pytest.raises(DiskFull) if ends == "refused" else nullcontext():
+            for work in compaction.steps(life.durable, life.now_ms, MEMORY):
+                if work is not None:
+                    work()
+                    if ends == "aborted" and life.log.purge_floor == 3:
+                        compaction.abort()
+                        break
+    assert life.log.purge_floor == 0
+    life.compact()
+    assert life.log.purge_floor == 3
+    life.start(PowerCut)
+    assert life.log.purge_floor == 3
+    life.check(rot=True)
 
 
 def test_a_truncation_makes_dirty_what_comes_in_its_place_also_after_a_crash(life: Compacted) -> None:

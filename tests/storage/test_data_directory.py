@@ -22,6 +22,7 @@ from tidelog.storage.open_segments import OpenSegments
 from tidelog.storage.producers import Producers
 from tidelog.storage.seal import CHECKPOINT
 from tidelog.storage.segment import Segment
+from tidelog.storage.strays import give_up, strays
 from tidelog.testing.simulation.disk import SimulatedDisk
 from tidelog.testing.simulation.faults import Crash, Killed, PowerCut
 
@@ -574,3 +575,36 @@ def test_a_start_that_is_refused_hides_no_damage_that_it_has_found(node: Node, h
         node.disk.fail_reads(path, 0, 4000)
     assert refuse_and_start(node) is CrashKind.PROCESS
     assert node.data.life.worst is CrashKind.DAMAGED
+
+
+# ── names ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("number", [0, 54321])
+@pytest.mark.parametrize("length", [213, 214, 249])
+def test_a_log_with_a_long_name_is_removed_and_set_aside_as_any(node: Node, length: int, number: int) -> None:
+    """What is left of it has a longer name than its directory, and no name has more than 255 bytes."""
+    partition = TopicPartition("t" * length, number)
+    node.data.create(partition, ID, now_ms=0)
+    node.data.destroy(node.data.remove(partition))
+    node.fill(partition)
+    node.data.stray(partition)
+    root = node.data.directory
+    (stray,) = strays(root)
+    assert (stray.topic_id, stray.partition and stray.partition.partition) == (ID, number)
+    node.kill_and_start()
+    assert node.data.logs == {}
+    give_up(root := node.data.directory, strays(root)[0])
+    assert [name for name in root.names() if name.startswith("t")] == []
+
+
+def test_no_log_is_made_where_another_ones_records_are(node: Node) -> None:
+    """As on a disk that takes Orders-0 and orders-0 for one name."""
+    there = node.data.directory.directory("orders-0", create=True)
+    for made in (node.data.create, lambda *names, **_: node.data.begin_making(*names)):
+        there.open("00000000000000000000.log", create=True).write_at(0, b"a record")
+        with pytest.raises(StorageError, match="/data/orders-0 has records of another log"):
+            made(ORDERS, ID, now_ms=0)
+    there.remove("00000000000000000000.log")
+    there.open("00000000000000000000.log", create=True).close()  # left by an attempt that ended here
+    assert node.data.create(ORDERS, ID, now_ms=0).end_offset == 0
