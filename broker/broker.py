@@ -327,6 +327,8 @@ class Broker:
             config.flush,
             flushed=self._on_flushed,
             room_changed=self._membership.beat,
+            hosted=self._hosted,
+            adopted=self._made,
         )
         self._fetchers = Fetchers(self._follow(), self._start)
         self._upkeep = Upkeep(

@@ -62,12 +62,16 @@ class Flusher:
         *,
         flushed: Callable[[list[Partition]], None],
         room_changed: Callable[[], None] = lambda: None,
+        hosted: Callable[[Partition], None] = lambda _: None,
+        adopted: Callable[[], None] = lambda: None,
     ) -> None:
         self._replicas = replicas
         self._clocks = clocks
         self._settings = settings
         self._flushed = flushed
         self._room_changed = room_changed
+        self._hosted = hosted
+        self._adopted = adopted
         self._due: dict[Partition, None] = {}
         self._refused: dict[Partition, None] = {}
         """What could not be flushed for want of room."""
@@ -127,7 +131,11 @@ class Flusher:
             await asyncio.sleep(_PROBE_S)
             for data in self._replicas.data.serving:
                 await self._take_back(data)
-            self._replicas.probe(self._clocks.now_ms(), self._clocks.wall_ms())
+            hosted = self._replicas.probe(self._clocks.now_ms(), self._clocks.wall_ms())
+            for partition in hosted:
+                self._hosted(partition)
+            if hosted:  # perhaps nobody follows their leaders yet
+                self._adopted()
             self._look_for_room()
             if self._refused:
                 self._due |= self._refused
@@ -252,6 +260,9 @@ class Flusher:
             return False
         finally:
             self._replicas.flush_ended(partition)
+        if flush.segments[-1] is not flush.newest:  # very many segments: only the oldest were taken
+            self._due[partition] = None
+            self._woken.set()
         if partition.flushed(self._clocks.now_ms()) and partition.state is not None:
             self._replicas.touched(partition.state.place)
         self._replicas.look_at(partition)

@@ -274,18 +274,25 @@ class Replicas:
         """The largest batch that this broker takes for a topic as it leads it; 0: nobody has said."""
         return self._config_of(topic).max_message_bytes if self._config_of is not None else 0
 
-    def probe(self, now_ms: int, wall_ms: int) -> None:
-        """Look whether a disk that was full has room again, and make what could not be made; once a second."""
-        full = [each for each in self.partitions.values() if each.log.is_full and each.offline is None]
+    def probe(self, now_ms: int, wall_ms: int) -> list[Partition]:
+        """Look whether a disk that was full has room again, and make what could not be made; once a second.
+
+        The partitions that are served from now on.
+        """
+        # Of those that are offline as well: as long as one is full nobody writes to its disk.
+        full = [each for each in self.partitions.values() if each.log.is_full]
         for partition in full:
             try:
                 partition.log.probe(partition.room)
             except OSError as error:
                 with suppress(StorageError):
                     partition.log.halt("look for room", error)
+        hosted: list[Partition] = []
         for place, missing in list(self.missing.items()):
             if not missing.for_good and not self._is_being_made(place):
                 self._adopt_one(place, missing.topic, missing.state, now_ms, wall_ms)
+                hosted += [self.partitions[place]] if place in self.partitions else []
+        return hosted
 
     def directory_failed(self, data: DataDirectory, why: str) -> None:
         """Nothing that lies there is served any more, nor made elsewhere: the next start looks what is left of it."""

@@ -177,7 +177,7 @@ class DataDirectory:
         directory = self.directory.directory(name)
         topic_id, problem = read_topic_id(directory)
         if topic_id is None:
-            self._set_aside(directory, name, problem)
+            self._set_aside(directory, partition, f"{directory.path}: {problem}", said)
             return
         checkpointed = Checkpointed(
             said[RECOVERY_POINTS].get(partition, 0),
@@ -222,9 +222,29 @@ class DataDirectory:
             if partition in offsets:
                 self._unopened[checkpoint][partition] = offsets[partition]
 
-    def _set_aside(self, directory: Directory, name: str, why: Exception | None) -> None:
-        """A directory without a readable topic id: one just being made if it has no segment, else a stray."""
-        if not any(file.endswith(LOG) for file in directory.names()):
+    def _set_aside(
+        self,
+        directory: Directory,
+        partition: TopicPartition,
+        why: str,
+        said: Mapping[str, Mapping[TopicPartition, Offset]],
+    ) -> None:
+        """A directory without a readable topic id: one just being made if it has no segment, else a stray.
+
+        Records of it are gone for whoever counts upon this replica, and that is on record before it looks like a new one.
+        """
+        name = partition_name(partition)
+        has_segments = any(file.endswith(LOG) for file in directory.names())
+        if has_segments or any(
+            said[each].get(partition, 0) > 0 for each in (RECOVERY_POINTS, HIGH_WATERMARKS)
+        ):
+            try:
+                self.report_damage(why)
+            except NoRoom:
+                self._go_on_saying(partition, said)
+                self.report.offline[partition] = DiskFull(f"{why}, and that cannot be noted")
+                return
+        if not has_segments:
             self.directory.remove_directory(name)
             return
         stray = self._part(name, STRAY)

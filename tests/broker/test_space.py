@@ -1,13 +1,15 @@
 """A broker whose disk has too little room: what it refuses, what goes on, and whom it asks to lead (ADR 103)."""
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import nullcontext
 
 import pytest
 
-from tests.broker.node import Node, records
+from tests.broker.node import PLACE, Node, records
+from tests.protocol.io.peers import until
 from tidelog.broker.flusher import Flusher, FlushSettings
-from tidelog.broker.space import LOOK_BYTES
+from tidelog.broker.space import LOOK_BYTES, look_at
 from tidelog.broker.upkeep import Upkeep, UpkeepSettings
 from tidelog.protocol.errors import DiskFull, NotLeaderOrFollower, OutOfOrderSequenceNumber
 from tidelog.protocol.records import encode
@@ -15,6 +17,7 @@ from tidelog.protocol.types import TopicPartition
 from tidelog.storage.cleaning import Plan, Said
 from tidelog.storage.config import LogConfig
 from tidelog.storage.files import Directory
+from tidelog.storage.flushing import SEGMENTS_AT_ONCE
 from tidelog.storage.log_compaction import CompactsElsewhere
 from tidelog.storage.reserve import Reserve
 from tidelog.storage.retention import remove
@@ -120,6 +123,63 @@ async def test_what_did_not_fit_is_low_space_until_it_is_tried_again(node: Node)
     node.replicas.probe(node.now_ms, node.now_ms)
     looking.appended(node.partition, LOOK_BYTES)
     assert told == [True, False]
+
+
+def test_a_log_that_is_full_and_offline_keeps_nobody_else_from_writing_when_there_is_room() -> None:
+    node, other = Node(), (b"orders---orders-", 1)
+    node.lead()
+    node.lead(place=other)
+    node.disk.capacity = node.disk.medium.used + 10
+    assert node.produce().error == DiskFull.code
+    node.partition.go_offline("one block of it cannot be read")
+    node.disk.capacity = 1 << 40
+    node.replicas.probe(node.now_ms, node.now_ms)
+    look_at(node.data, 0)
+    assert not node.data.room.low
+    assert node.produce(place=other, acks=1).error == 0
+
+
+async def test_what_could_be_made_at_last_is_told_to_those_who_copy_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tidelog.broker.flusher._PROBE_S", 0.001)
+    node = Node()
+    node.disk.capacity = 0
+    node.follow(2)
+    assert PLACE in node.replicas.missing
+    told: list[object] = []
+    looking = Flusher(
+        node.replicas,
+        node.context.clocks,
+        FlushSettings(min_free_bytes=0),
+        flushed=lambda _: None,
+        hosted=told.append,
+        adopted=lambda: told.append("adopted"),
+    )
+    task = asyncio.create_task(looking.probe())
+    node.disk.capacity = 1 << 40
+    await until(lambda: "adopted" in told, "they are told")
+    task.cancel()
+    assert told == [node.partition, "adopted"]
+
+
+# ── flushes ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_log_of_very_many_segments_is_flushed_to_its_end() -> None:
+    """A flush takes the oldest of them; nothing more may come that would ask for another one."""
+    node = Node(config=LogConfig(segment_bytes=1024))
+    node.lead(flush_group=True)
+    flushing = Flusher(node.replicas, node.context.clocks, FlushSettings(), flushed=lambda _: None)
+    for _ in range(200):
+        node.produce(bytes(encode([b"x" * 300], [b"k"], now_ms=0)), acks=1)
+    assert len(node.partition.log.segments) > 2 * SEGMENTS_AT_ONCE
+    task = asyncio.create_task(flushing.run())
+    flushing.appended(node.partition, 1)
+    log = node.partition.log
+    await until(lambda: log.durable_offset == log.end_offset, "all of it is durable")
+    flushing.stop()
+    await task
 
 
 # ── compaction ────────────────────────────────────────────────────────────────────────────────────────

@@ -309,7 +309,8 @@ def test_whatever_finds_out_that_a_disk_has_died_the_broker_goes_on_without_it(n
     node.make(0, 1)
     begun = node.data.begin_making(orders(3), ID) if step in {"make", "discard"} else None
     node.disks["b"].broken = True
-    with pytest.raises(StorageError, match="has failed") if step == "create" else nullcontext():
+    finds = pytest.raises(StorageError, match="has failed")
+    with finds if step in {"create", "begin"} else nullcontext():
         if step == "create":
             node.data.create(orders(3), ID, now_ms=0)
         elif step == "discard" and begun is not None:

@@ -9,7 +9,7 @@ from typing import NoReturn
 import pytest
 
 from tests.storage.logs import SMALL, Halted, batch, contents
-from tidelog.protocol.errors import InvalidTopic, StorageError, UnsupportedFormat
+from tidelog.protocol.errors import DiskFull, InvalidTopic, StorageError, UnsupportedFormat
 from tidelog.protocol.types import TopicPartition
 from tidelog.storage import making
 from tidelog.storage.checkpoints import HIGH_WATERMARKS, LEADER_EPOCHS, OFFSET_CHECKPOINTS, RECOVERY_POINTS
@@ -575,6 +575,58 @@ def test_a_start_that_is_refused_hides_no_damage_that_it_has_found(node: Node, h
         node.disk.fail_reads(path, 0, 4000)
     assert refuse_and_start(node) is CrashKind.PROCESS
     assert node.data.life.worst is CrashKind.DAMAGED
+
+
+# ── whose it is ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("harm", ["lost", "rotten"])
+def test_a_log_of_which_nobody_knows_whose_it_is_counts_as_damaged(node: Node, harm: str) -> None:
+    """It is set aside, and a new one would be made: an empty replica that counts as one with every record."""
+    node.fill()
+    node.data.close({ORDERS: 40})
+    node.disk.kill()
+    log = node.disk.open_directory("/data").directory("orders-0")
+    if harm == "lost":
+        log.remove("partition.metadata")
+    else:
+        write_whole(log, "partition.metadata", b"rotten")
+    node.disk.kill()
+    node.start()
+    assert (node.data.life.last_end, node.data.life.worst) == (CrashKind.CLEAN, CrashKind.DAMAGED)
+    assert (node.data.logs, len(node.data.report.stray)) == ({}, 1)
+
+
+def test_a_log_of_which_nothing_is_left_counts_as_damaged(node: Node) -> None:
+    node.fill()
+    node.data.close({ORDERS: 40})
+    node.disk.kill()
+    log = node.disk.open_directory("/data").directory("orders-0")
+    for name in list(log.names()):
+        log.remove(name)
+    node.disk.kill()
+    assert node.start().life.worst is CrashKind.DAMAGED
+
+
+def test_what_was_just_being_made_is_no_damage(node: Node) -> None:
+    node.data.directory.directory("orders-0", create=True)
+    assert node.kill_and_start().life.worst is CrashKind.PROCESS
+    assert "orders-0" not in node.data.directory.names()
+
+
+def test_a_log_of_which_nobody_knows_whose_it_is_stays_where_that_cannot_be_noted(node: Node) -> None:
+    node.fill()
+    node.data.close({ORDERS: 40})
+    node.disk.kill()
+    node.disk.open_directory("/data").directory("orders-0").remove("partition.metadata")
+    node.disk.capacity = node.disk.medium.used
+    node.disk.kill()
+    node.start()
+    assert isinstance(node.data.report.offline[ORDERS], DiskFull)
+    assert "orders-0" in node.data.directory.names()
+    node.disk.capacity = 1 << 40
+    node.kill_and_start()
+    assert (node.data.life.worst, len(node.data.report.stray)) == (CrashKind.DAMAGED, 1)
 
 
 # ── names ─────────────────────────────────────────────────────────────────────────────────────────────
