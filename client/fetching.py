@@ -10,12 +10,13 @@ What it keeps true (I-70, I-72):
 
 * A position moves by reading and by seeking only. An answer to a question that was asked before a seek is nothing.
 * Nothing is skipped: what cannot be read is an error with the partition and the offset, again each time.
-* No more is fetched than `prefetch_bytes` and one answer of each broker; a broker has one fetch at a time.
+* No more is fetched than `prefetch_bytes` and one answer of each broker, and as much again of partitions that somebody
+  waits for alone; what paused partitions have does not count. A broker has one fetch at a time.
 * While a partition has to wait because nobody reads what it has, its broker is never asked to hold an answer back: it
   can be asked for more as soon as there is room.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final, NamedTuple, TypeAlias
 
 from tidelog.client.answers import AnswerSizes
@@ -104,6 +105,8 @@ class Fetching:
         """How many were read."""
         self.unpack: Decode = decode
         """How batches become columns: in another way for who makes other columns of them."""
+        self.awaited: Collection[TopicPartition] = ()
+        """Of these alone something is waited for; none: of all that are not paused."""
         self._config = config
         self._rack = rack
         self._backoff_ms = backoff_ms
@@ -231,7 +234,7 @@ class Fetching:
         if broker in self._in_flight or self._rested_until_ms.get(broker, 0.0) > now_ms:
             return None
         config = self._config
-        crowded = self.buffered_bytes >= config.prefetch_bytes
+        crowded = self._crowded()
         wanted: dict[Place, PartitionFetch] = {}
         readers: dict[Place, tuple[Reader, int, Offset, Epoch]] = {}
         held_back = False
@@ -243,7 +246,7 @@ class Fetching:
                 continue
             if not self._can_be_asked(reader, now_ms):
                 continue
-            if crowded or reader.buffered_bytes >= config.max_partition_fetch_bytes:
+            if crowded(reader) or reader.buffered_bytes >= config.max_partition_fetch_bytes:
                 reader.full = held_back = True
                 continue
             place = reader.place
@@ -277,15 +280,28 @@ class Fetching:
 
     def outdated(self, asked: Asked, now_ms: float) -> bool:
         """Whether a fetch that its broker holds back lacks something that could be asked for by now."""
-        if not asked.request.max_wait_ms or self.buffered_bytes >= self._config.prefetch_bytes:
+        if not asked.request.max_wait_ms:
             return False
+        crowded = self._crowded()
         return any(
             asked.readers.get(reader.place, ())[:3] != (reader, reader.version, reader.offset)
             for reader in self.readers.values()
             if self.target(reader, now_ms) == asked.broker
             and self._can_be_asked(reader, now_ms)
+            and not crowded(reader)
             and reader.buffered_bytes < self._config.max_partition_fetch_bytes
         )
+
+    def _crowded(self) -> Callable[[Reader], bool]:
+        """Whether there is enough already for that one to wait.
+
+        What nobody reads keeps no room from what somebody waits for: it would wait for ever.
+        """
+        readers = [reader for reader in self.readers.values() if not reader.paused]
+        most, awaited = self._config.prefetch_bytes, self.awaited
+        all_of_them = sum(reader.buffered_bytes for reader in readers) >= most
+        those = sum(reader.buffered_bytes for reader in readers if reader.name in awaited) >= most
+        return lambda reader: those if reader.name in awaited else all_of_them
 
     def _can_be_asked(self, reader: Reader, now_ms: float) -> bool:
         return not (

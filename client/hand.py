@@ -34,6 +34,8 @@ class Hand:
         """The last of them that was given."""
         self.reading: tuple[Reader, RecordBatch] | None = None
         """That batch, and whose it is; another object as soon as its partition is taken away, or sought elsewhere."""
+        self._version = 0
+        """Of its reader, when it was taken: of another version that one was moved meanwhile."""
         self.made_room = False
         """Whether something was taken for which more may be fetched."""
         self.taken = 0
@@ -160,7 +162,7 @@ class Hand:
         taken = self._take(ONE_BY_ONE)
         if taken is None:
             return None
-        self.reading = taken
+        self.reading, self._version = taken, taken[0].version
         self.records = iter(taken[1])
         return next(self.records)
 
@@ -188,7 +190,7 @@ class Hand:
                 self._given.setdefault(reader.name, self.last.offset)
                 times += ((self.last.offset + 1, self.last.timestamp_ms),)
             self._times[reader.name] = times
-            if rest is not None:
+            if rest is not None and reader.version == self._version:  # else the log was cut off below it
                 self._fetching.give_back(reader, rest)
         self._end_one_by_one()
 
@@ -199,6 +201,7 @@ class Hand:
         *,
         quiet: bool = False,
     ) -> tuple[Reader, RecordBatch] | None:
+        self._fetching.awaited = only
         for _ in range(len(self._turn)):
             reader = self._turn[0]
             batch = None

@@ -84,6 +84,8 @@ class OwnCopy:
         """What a voter's fetch says that it has is on stable storage."""
         while self.log.durable_offset < self.log.end_offset:
             self.durable.clear()
+            # Whoever appended it may have been called off before it said so: then nobody flushes it.
+            self._grown()
             await self.durable.wait()
 
     def fetched(self, controller: BrokerId, epoch: Epoch, high_watermark: Offset) -> Iterator[None]:

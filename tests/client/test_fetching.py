@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from tests.client.consuming import FIRST, ID, ONE, SECOND, TWO, Desk, batch, offsets_asked
 from tidelog.client.fetch_sessions import FetchSession, Place
 from tidelog.client.fetching import Decode
+from tidelog.client.hand import Hand
 from tidelog.client.records import RecordBatch
 from tidelog.protocol.errors import (
     ConnectionFailed,
@@ -93,6 +94,38 @@ def test_all_partitions_together_hold_no_more_than_is_allowed() -> None:
     assert desk.ask() is None
     desk.read()
     assert desk.ask() is not None
+
+
+def test_what_is_paused_keeps_no_room_from_the_others() -> None:
+    """Nobody reads it: they would wait until somebody goes on with it."""
+    desk = Desk(prefetch_bytes=300)
+    desk.answer(desk.asked(), batch(0, 1, size=300))
+    desk.first.paused = True
+    assert offsets_asked(desk.asked()) == {1: 0}
+
+
+def test_what_others_have_keeps_no_room_from_those_that_somebody_waits_for() -> None:
+    desk = Desk(prefetch_bytes=300)
+    desk.answer(desk.asked(), batch(0, 1, size=300))
+    desk.fetching.awaited = {SECOND}
+    asked = desk.asked()
+    assert offsets_asked(asked) == {1: 0}
+    desk.answer(asked, batch(0, 1, size=300), index=1)
+    assert desk.ask() is None
+    desk.fetching.awaited = {FIRST}
+    assert desk.ask() is None
+
+
+def test_what_is_read_one_by_one_is_not_put_back_when_the_log_was_cut_off_below_it() -> None:
+    """Else the position would be behind what is new there, and that would never be given."""
+    desk = Desk()
+    hand = Hand(desk.fetching)
+    hand.begin([FIRST, SECOND])
+    desk.answer(desk.asked(), batch(0, 10))
+    assert [record and record.offset for record in (hand.one_by_one(), hand.one_by_one())] == [0, 1]
+    desk.fetching._cut_off(desk.first, 2, 5)
+    hand.put_back()
+    assert (desk.first.position, desk.first.rest) == (5, None)
 
 
 # ── answers ───────────────────────────────────────────────────────────────────────────────────────────
