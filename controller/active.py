@@ -137,6 +137,8 @@ class Active:
         self._alterations = Alterations()
         self._beats: dict[BrokerId, BrokerHeartbeat] = {}
         """The latest heartbeat of each broker."""
+        self._fencing: dict[BrokerId, Epoch] = {}
+        """Registrations from which everything is being taken, step by step."""
         self._wall_ms = wall_ms
         self._new_id = new_id
         self._appended = appended
@@ -225,6 +227,9 @@ class Active:
     def _beat(self, request: BrokerHeartbeat, now_ms: int) -> Steps:
         check_broker(self.image, request.broker_id, request.broker_epoch)
         self.sessions.heard(request.broker_id, now_ms, request.metadata_offset)
+        if self._fencing.get(request.broker_id) == request.broker_epoch:
+            # Else it would be given back, step by step, what is taken from it, step by step, and neither would end.
+            raise RequestTimedOut(f"broker {request.broker_id} was silent for too long, and is being fenced")
         self._beats[request.broker_id] = request
         while (result := beat(self.image, self.sessions, request, now_ms)).goes_on:
             self.append(result.facts)
@@ -251,15 +256,20 @@ class Active:
             known = self.image.brokers.get(broker)
             return known is not None and known.epoch == epoch and not known.fenced
 
-        # To look what there is to be taken costs as much as a step: that is done once for all of them.
-        while goes_on() and len(places := leaving(self.image, broker)) > STEP:
-            for first in range(0, len(places), STEP):
+        self._fencing[broker] = epoch
+        try:
+            # To look what there is to be taken costs as much as a step: that is done once for all of them.
+            while goes_on() and len(places := leaving(self.image, broker)) > STEP:
+                for first in range(0, len(places), STEP):
+                    yield
+                    if goes_on():
+                        self.append(leave(self.image, broker, places=places[first : first + STEP]))
                 yield
-                if goes_on():
-                    self.append(leave(self.image, broker, places=places[first : first + STEP]))
-            yield
-        if goes_on():
-            self.append(fence(self.image, broker))
+            if goes_on():
+                self.append(fence(self.image, broker))
+        finally:
+            if self._fencing.get(broker) == epoch:
+                del self._fencing[broker]
 
     def overdue(self, now_ms: int) -> Generator[None, None, None] | None:
         """Fence who has been silent for too long, if anybody has."""

@@ -321,11 +321,12 @@ def unfence(image: Image, broker: BrokerId) -> list[Fact]:
 def lead_again(image: Image, broker: BrokerId) -> list[Fact]:
     """The next step of what waited for a broker that is alive; nothing when nothing waits any more."""
     facts: list[Fact] = []
+    offline = image.brokers[broker].offline
     for place in sorted(image.indexes.leaderless & image.indexes.in_replicas.get(broker, set())):
         p = image.partitions[place]
         if broker in p.isr or (not p.isr and broker in p.elr):
             facts += _facts(p, change_in(image, p, p.isr, alive_for(image, place, and_also=broker)))
-        elif _without(p.replicas, p.adding) == p.last_known_elr == (broker,):
+        elif _without(p.replicas, p.adding) == p.last_known_elr == (broker,) and place not in offline:
             # DECISIONS 5: what the only replica has left is all there will ever be, so nobody waits for more. On
             # another disk it is not worth asking (`leave`): the old one may be repaired (ADR 0077).
             facts += _facts(p, elect_unclean(p, broker))
@@ -354,17 +355,17 @@ def relieve(image: Image, broker: BrokerId) -> list[Fact]:
 
 
 def go_offline(image: Image, broker: BrokerId, offline: Iterable[Place]) -> list[Fact]:
-    """Replicas that it cannot serve: as fencing, for these only, until it registers anew."""
+    """The replicas that it cannot serve now: as fencing, for these only, until it names them no more."""
     known = image.brokers[broker]
-    new = sorted(set(offline) & image.indexes.in_replicas.get(broker, set()) - known.offline)
-    if not new:
+    now = set(offline) & image.indexes.in_replicas.get(broker, set())
+    if now == known.offline:
         return []
     facts: list[Fact] = []
-    for p in (image.partitions[place] for place in new):
+    for p in (image.partitions[place] for place in sorted(now - known.offline)):
         if broker in p.isr:
             alive = alive_for(image, p.place, but=broker)
             facts += _facts(p, change_in(image, p, (r for r in p.isr if r != broker), alive))
-    return [*facts, _changed(image, broker, fenced=known.fenced, more_offline=new)]
+    return [*facts, _changed(image, broker, fenced=known.fenced, offline=now)]
 
 
 def relieve_damaged(image: Image, broker: BrokerId, damaged: Mapping[Place, Epoch]) -> list[Fact]:
@@ -419,7 +420,7 @@ def _changed(
     *,
     fenced: bool,
     shutting_down: bool | None = None,
-    more_offline: Sequence[Place] = (),
+    offline: Iterable[Place] | None = None,
     damaged: Iterable[Place] | None = None,
     low_space: bool | None = None,
 ) -> BrokerChanged:
@@ -429,7 +430,7 @@ def _changed(
         known.epoch,
         fenced,
         known.shutting_down if shutting_down is None else shutting_down,
-        tuple(sorted({*known.offline, *more_offline})),
+        tuple(sorted(known.offline if offline is None else offline)),
         known.low_space if low_space is None else low_space,
         tuple(sorted(known.damaged if damaged is None else damaged)),
     )

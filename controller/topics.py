@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from tidelog.controller.batches import in_batches
 from tidelog.controller.election import MIN_ISR, MIN_ISR_DEFAULT, alive_for, new_partition
 from tidelog.controller.facts import FACTS_MAX, METADATA, ConfigChanged, Fact, TopicCreated, TopicRemoved
 from tidelog.controller.image import Image
@@ -88,6 +89,11 @@ def create_topic(
         group = flush_mode == "group"
         state = new_partition(topic_id, index, replicas, alive, min_isr, flush_group=group, living=living)
         facts.append(state.created())
+    if len(in_batches([facts])) > 1:
+        raise InvalidPartitions(
+            f"{topic.name}: {len(facts)} partitions and settings are too much to be made at once: make it with fewer "
+            "partitions, and add the others"
+        )
     return facts
 
 

@@ -29,6 +29,7 @@ from tidelog.protocol.errors import (
     error_of,
 )
 from tidelog.protocol.io import Connection
+from tidelog.protocol.limits import DEFAULT as LIMITS
 from tidelog.protocol.messages import (
     InitProducerId,
     InitProducerIdReply,
@@ -85,7 +86,7 @@ class Sender(Generic[H]):
             codec=config.codec,
             linger_ms=config.linger_ms,
             max_in_flight=config.max_in_flight,
-            max_request_size=config.max_request_size,
+            max_request_size=min(config.max_request_size, LIMITS.max_frame_bytes),
             backoff_ms=self._backoff_ms,
             on_end=on_end,
         )

@@ -203,6 +203,25 @@ def test_a_broker_of_many_partitions_is_fenced_in_steps_and_in_the_end_it_is() -
     assert log.working.brokers[BrokerId(3)].fenced
 
 
+def test_a_broker_that_is_heard_while_it_is_fenced_gets_nothing_back_before_that_has_ended() -> None:
+    """Else each step would undo the other, for ever: of thousands of partitions that nobody else can lead."""
+    log = Log()
+    node = active(log)
+    finish(node.serve(CreateTopics((NewTopic("wide", 20 * STEP, 1),), quorum_epoch=EPOCH), 0))
+    led = max(log.working.brokers, key=lambda broker: len(log.working.indexes.in_isr.get(broker, ())))
+    epoch = log.book.epoch(int(led))
+    beat = BrokerHeartbeat(led, epoch, EPOCH, Offset(100_000))
+    refused = 0
+    for steps, _ in enumerate(node.fence(led, epoch)):
+        assert steps < 50, "it does not end"
+        answer = one_more(node.serve(beat, steps))
+        refused += answer is not None and answer.error == RequestTimedOut.code
+    assert log.working.brokers[led].fenced
+    assert refused > 0
+    finish(node.serve(beat, 100))
+    assert not log.working.brokers[led].fenced
+
+
 def test_a_topic_that_is_removed_while_a_broker_is_fenced_does_not_keep_it_from_being() -> None:
     log = Log()
     node = active(log)

@@ -236,6 +236,26 @@ def test_a_replica_that_cannot_be_served_leads_nothing_and_the_others_of_its_bro
     assert book.state(0).leader == NO_BROKER
 
 
+def test_what_is_served_again_may_lead_again() -> None:
+    """A log that could be made or opened at last: it is named no more."""
+    book = Book(partition((1,), replicas=(1,), min_isr=1), live=(1, 2))
+    book.carry_out(go_offline(book.image, ONE, [PLACE]))
+    assert (book.state().leader, book.image.can_lead(ONE, PLACE)) == (NO_BROKER, False)
+    book.carry_out(go_offline(book.image, ONE, []))
+    assert book.image.can_lead(ONE, PLACE)
+    book.carry_out(lead_again(book.image, ONE))
+    assert (book.state().leader, book.state().unclean_epoch) == (1, -1)
+
+
+def test_the_only_replica_does_not_lead_with_a_log_that_cannot_be_served() -> None:
+    book = Book(partition((), replicas=(1,), min_isr=1, last_known=(1,)), live=(1, 2))
+    book.carry_out(go_offline(book.image, ONE, [PLACE]))
+    assert lead_again(book.image, ONE) == []
+    book.carry_out(go_offline(book.image, ONE, []))
+    book.carry_out(lead_again(book.image, ONE))
+    assert (book.state().leader, book.state().recovering) == (1, True)
+
+
 def test_what_is_known_to_be_offline_is_no_news() -> None:
     book = Book(partition((1, 2)))
     book.carry_out(go_offline(book.image, ONE, [PLACE]))

@@ -110,3 +110,13 @@ def test_what_is_not_there_cannot_be_removed() -> None:
         remove_topic(image, "invoices", None)
     with pytest.raises(UnknownTopicId):
         remove_topic(image, "orders", OTHER)
+
+
+def test_a_topic_that_does_not_fit_into_one_batch_of_the_metadata_log_is_refused() -> None:
+    """It is made as a whole or not at all; what is too large would end every controller that tried."""
+    book = Book(live=tuple(range(1000, 1030)))
+    wide = ReplicaPlaces(tuple(ids(*range(1000, 1030))))
+    with pytest.raises(
+        InvalidPartitions, match="new: 5001 partitions and settings are too much to be made at once"
+    ):
+        create(book, NewTopic("new", assignment=(wide,) * PARTITIONS_MAX))

@@ -1,6 +1,5 @@
 """A quorum of real controllers, one story at a time (I-44 to I-51; 4.2, 4.3, 4.12)."""
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +8,6 @@ import pytest
 from tests.controller.nodes import Member, sessions_of
 from tests.simulation.controllers import BEAT_S, FAST, FETCH_MS, PORT, QUORUM, SESSION_MS, Controllers
 from tests.simulation.controllers_witness import Placed, batches
-from tidelog.controller import following
 from tidelog.controller.following import FollowingConfig
 from tidelog.controller.quorum import QuorumConfig
 from tidelog.protocol.errors import NotController, TopicAlreadyExists
@@ -123,33 +121,6 @@ def test_what_a_leader_that_was_cut_off_could_not_commit_is_cut_off(world: World
     assert quorum.result(made).topics[0].error == 0
     assert "orders" in quorum.leader.working.topic_ids
     assert world.counts["tails cut"] == 1
-
-
-def test_who_hears_of_another_leader_while_it_adds_up_what_it_appended_flushes_that_and_follows(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is called off between the append and the flush of it; without the flush it would never fetch again."""
-    quorum = settled(world, members=(ONE,))
-    old = quorum.until_active()
-    other, slow = quorum.others(old)
-    slow_ones = {id(quorum.nodes[slow].metadata)}
-
-    async def breathing(steps: Any) -> None:
-        """Of one controller, as long as the work between the pauses may take."""
-        owner = steps.gi_frame.f_locals.get("self")
-        for _ in steps:
-            if id(getattr(owner, "_metadata", None)) in slow_ones:
-                await asyncio.sleep(0.01)
-
-    monkeypatch.setattr(following, "breathing", breathing)
-    end = quorum.nodes[slow].log.end_offset
-    _ = quorum.member_hosts[ONE].create_task(quorum.members[ONE].create("wide", 400))
-    quorum.until(lambda: quorum.nodes[slow].log.end_offset > end + 400)
-    quorum.member_hosts[ONE].kill()
-    quorum.hosts[old].kill()
-    quorum.until(lambda: quorum.nodes[slow].log.durable_offset > end + 400)
-    quorum.until_active()
-    quorum.until(lambda: quorum.nodes[other].log.end_offset == quorum.nodes[slow].log.durable_offset)
 
 
 def test_who_lacks_what_is_committed_does_not_lead(world: World) -> None:
