@@ -39,7 +39,7 @@ class ProducerConfig:
     )
     """How many requests to one broker may be unanswered."""
     max_request_size: int = option(1 << 20, low=1, high=_I31)
-    """How many bytes go into one request, and the largest record (before compression)."""
+    """How many bytes go into one request (and never more than a broker takes), and the largest record (before compression)."""
     max_block_ms: int = option(60_000, low=0, high=_I31)
     """How long a topic may be looked for before a record for it is refused."""
 

@@ -29,7 +29,7 @@ from tidelog.protocol.errors import (
     error_of,
 )
 from tidelog.protocol.io import Connection
-from tidelog.protocol.limits import DEFAULT as LIMITS
+from tidelog.protocol.limits import DEFAULT, MIB
 from tidelog.protocol.messages import (
     InitProducerId,
     InitProducerIdReply,
@@ -52,6 +52,10 @@ _HASTE_MS: Final = (25.0, 100.0)
 _HASTY_LOOKS: Final = 30
 """For the first seconds without a leader the cluster is looked at often: an election takes a moment only."""
 
+_REQUEST_BYTES: Final = DEFAULT.max_frame_bytes - MIB
+"""More does not go into one request, whatever the settings say: no broker takes a larger frame, and all of its batches would
+fail for good. The rest is for the head, which names each partition."""
+
 
 class Sender(Generic[H]):
     """See the module. `on_room`: there may be room for more; `on_end`: a batch has ended."""
@@ -68,7 +72,7 @@ class Sender(Generic[H]):
     ) -> None:
         self.config = config
         self.accumulator: Accumulator[H] = Accumulator(
-            batch_size=min(config.batch_size, config.max_request_size),
+            batch_size=min(config.batch_size, config.max_request_size, _REQUEST_BYTES),
             buffer_memory=config.buffer_memory,
             record_size_max=config.max_request_size,
             delivery_timeout_ms=config.delivery_timeout_ms,
@@ -86,7 +90,7 @@ class Sender(Generic[H]):
             codec=config.codec,
             linger_ms=config.linger_ms,
             max_in_flight=config.max_in_flight,
-            max_request_size=min(config.max_request_size, LIMITS.max_frame_bytes),
+            max_request_size=min(config.max_request_size, _REQUEST_BYTES),
             backoff_ms=self._backoff_ms,
             on_end=on_end,
         )

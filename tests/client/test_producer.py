@@ -102,6 +102,16 @@ async def test_a_record_that_was_sent_can_be_read_as_it_was(client: Client) -> N
     assert record == Record("orders", metadata.partition, 0, 77, b"k", b"v", (("h", b"1"), ("h", None)))
 
 
+async def test_no_request_is_larger_than_a_broker_takes_whatever_the_settings_say(client: Client) -> None:
+    await client.admin.create_topics(NewTopic("wide", partitions=20, replication_factor=1))
+    async with client.producer(max_request_size=2**31 - 1) as producer:
+        value = b"x" * 900_000
+        deliveries = [await producer.enqueue("wide", value, partition=at) for at in range(20)]
+        assert [(await delivery).offset for delivery in deliveries] == [0] * 20, (
+            "18 MB that were ready at once"
+        )
+
+
 async def test_what_is_accepted_is_acknowledged_when_it_is_awaited(client: Client) -> None:
     async with client.producer() as producer:
         deliveries = [await producer.enqueue("orders", b"%d" % at, partition=1) for at in range(2000)]
