@@ -83,13 +83,15 @@ def change(
     assigned = assignment or Assignment(p.replicas, p.adding, p.removing)
     isr = tuple(r for r in target_isr if r in assigned.replicas)
     assigned, isr = _completed(assigned, isr, min_isr or p.min_isr)
-    least = min(min_isr or p.min_isr, max(1, len(assigned.replicas) - len(assigned.adding)))
     elr, last_known = _guaranteed(p, assigned.replicas, isr, loss)
     leader = _leader_of(p, assigned.replicas, isr, alive, preferred=preferred)
     if leader == NO_BROKER and not isr:
         leader = next(filter(alive, elr), NO_BROKER)
         isr = (leader,) if leader != NO_BROKER else ()
         elr = tuple(r for r in elr if r != leader)
+        # It may be the one that a move leads to, and all of it.
+        assigned, isr = _completed(assigned, isr, min_isr or p.min_isr)
+    least = min(min_isr or p.min_isr, max(1, len(assigned.replicas) - len(assigned.adding)))
     if len(isr) >= least:
         # Here and not before the election of an ELR member, which may just have filled the ISR.
         elr = last_known = ()

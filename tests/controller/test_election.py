@@ -378,8 +378,8 @@ BUGS = (
     Bug("a full isr leaves an elr", "if len(isr) >= least:", "if len(isr) > least:"),
     Bug(
         "the elr is not looked at again after an election",
-        "        isr = (leader,) if leader != NO_BROKER else ()\n",
-        "        isr, least = ((leader,), 99) if leader != NO_BROKER else ((), least)\n",
+        "    if len(isr) >= least:",
+        "    if len([r for r in isr if r in target_isr]) >= least:",
     ),
     Bug("the dead are elected from the elr", "next(filter(alive, elr), NO_BROKER)", "next(iter(elr), NO_BROKER)"),
     Bug("the dead are elected from the isr", "if r in isr and alive(r)), staying", "if r in isr), staying"),

@@ -8,7 +8,7 @@ from tests.controller.book import TOPIC, Book, ids, partition
 from tests.controller.planted import Bug
 from tests.controller.sentences import noticed
 from tidelog.controller import reassignment
-from tidelog.controller.election import alive_for, change_in, fence
+from tidelog.controller.election import alive_for, change_in, fence, unfence
 from tidelog.controller.facts import ConfigChanged
 from tidelog.controller.image import PartitionState
 from tidelog.controller.reassignment import alter_reassignments, list_reassignments, throttle_ends
@@ -28,6 +28,7 @@ from tidelog.protocol.messages import (
     PartitionMoved,
 )
 from tidelog.protocol.settings import MOVE_RATE
+from tidelog.protocol.types import BrokerId
 
 RATE = ("cluster", "", MOVE_RATE)
 FIVE = (1, 2, 3, 4, 5)
@@ -129,6 +130,15 @@ def test_a_move_to_somebody_who_is_fenced_waits_and_says_for_whom() -> None:
 def test_a_partition_that_nobody_leads_may_be_moved() -> None:
     book = Book(partition((), (1, 2)), live=(3, 4), fenced=(1, 2))
     assert who(ok(book, to(3, 4))) == ((3, 4, 1, 2), (4,), (1, 2))
+
+
+def test_a_move_to_one_that_waits_in_the_elr_ends_when_it_is_back_and_elected() -> None:
+    """Nothing else would happen to that partition any more: it would be moving for ever."""
+    book = Book(partition((), (1, 2), replicas=(1, 2)), live=(3,), fenced=(1, 2))
+    assert who(ok(book, to(2))) == ((2, 1), (), (1,))
+    book.carry_out(unfence(book.image, BrokerId(2)))
+    p = book.state()
+    assert (who(p), p.isr, p.leader, p.elr, p.min_isr) == (((2,), (), ()), (2,), 2, (), 1)
 
 
 # ── begin anew, cancel ────────────────────────────────────────────────────────────────────────────────
