@@ -357,17 +357,24 @@ def relieve(image: Image, broker: BrokerId) -> list[Fact]:
 
 
 def go_offline(image: Image, broker: BrokerId, offline: Iterable[Place]) -> list[Fact]:
-    """The replicas that it cannot serve now: as fencing, for these only, until it names them no more."""
+    """The next step with the replicas that it cannot serve, all of them: as fencing, for these only.
+
+    What it does not name any more it serves again: that follows by `lead_again`, and by the proposals of leaders.
+    The fact that says which they are comes last, as that of a fencing.
+    """
     known = image.brokers[broker]
+    # Of what is gone by now nobody has to know: the set would grow with every topic that is removed.
     now = set(offline) & image.indexes.in_replicas.get(broker, set())
     if now == known.offline:
         return []
+    held = sorted((now - known.offline) & image.indexes.in_isr.get(broker, set()))
     facts: list[Fact] = []
-    for p in (image.partitions[place] for place in sorted(now - known.offline)):
-        if broker in p.isr:
-            alive = alive_for(image, p.place, but=broker)
-            facts += _facts(p, change_in(image, p, (r for r in p.isr if r != broker), alive))
-    return [*facts, _changed(image, broker, fenced=known.fenced, offline=now)]
+    for p in (image.partitions[place] for place in held[:STEP]):
+        alive = alive_for(image, p.place, but=broker)
+        facts += _facts(p, change_in(image, p, (r for r in p.isr if r != broker), alive))
+    if len(held) <= STEP:
+        facts.append(_changed(image, broker, fenced=known.fenced, offline=now))
+    return facts
 
 
 def relieve_damaged(image: Image, broker: BrokerId, damaged: Mapping[Place, Epoch]) -> list[Fact]:

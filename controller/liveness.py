@@ -317,7 +317,9 @@ def beat(image: Image, sessions: Sessions, request: BrokerHeartbeat, now_ms: int
     known = check_broker(image, broker, request.broker_epoch)
     if said := say_low_space(image, broker, low_space=request.low_space):
         return Beat(said, fenced=known.fenced, goes_on=True)
-    offline = go_offline(image, broker, [(entry.topic_id, entry.index) for entry in request.offline])
+    told = {(entry.topic_id, entry.index) for entry in request.offline}
+    # Who has not read its own registration does not know yet what it should have: it takes nothing back.
+    offline = go_offline(image, broker, told if caught_up(request) else told | known.offline)
     offline = offline or relieve_damaged(
         image, broker, {(entry.topic_id, entry.index): entry.leader_epoch for entry in request.damaged}
     )

@@ -27,7 +27,7 @@ from tidelog.controller.election import (
     set_min_isr,
     unfence,
 )
-from tidelog.controller.facts import BrokerChanged, ConfigChanged, Fact, PartitionChanged
+from tidelog.controller.facts import BrokerChanged, ConfigChanged, Fact, PartitionChanged, TopicRemoved
 from tidelog.protocol.errors import (
     ElectionNotNeeded,
     EligibleLeadersNotAvailable,
@@ -260,6 +260,38 @@ def test_what_is_known_to_be_offline_is_no_news() -> None:
     book = Book(partition((1, 2)))
     book.carry_out(go_offline(book.image, ONE, [PLACE]))
     assert go_offline(book.image, ONE, [PLACE, (TOPIC, 7)]) == []
+
+
+def test_what_is_not_named_any_more_may_lead_again() -> None:
+    book = Book(partition((1,), replicas=(1,), min_isr=1), partition((1, 2), index=1))
+    book.carry_out(go_offline(book.image, ONE, [PLACE, (TOPIC, 1)]))
+    assert (book.state(0).leader, book.state(0).elr) == (NO_BROKER, (1,))
+    book.carry_out(go_offline(book.image, ONE, [(TOPIC, 1)]))
+    assert book.image.brokers[ONE].offline == {(TOPIC, 1)}
+    book.carry_out(lead_again(book.image, ONE))
+    assert (book.state(0).leader, book.state(1).leader, book.state(1).isr) == (1, 2, (2,))
+
+
+def test_of_what_is_gone_nobody_knows_that_it_was_offline() -> None:
+    book = Book(partition((1, 2)))
+    book.carry_out(go_offline(book.image, ONE, [PLACE]))
+    book.say(TopicRemoved(TOPIC))
+    book.carry_out(go_offline(book.image, ONE, [PLACE]))
+    assert book.image.brokers[ONE].offline == frozenset()
+
+
+def test_thousands_of_replicas_go_offline_in_steps_and_the_broker_says_so_last() -> None:
+    count = 2 * election.STEP + 1
+    book = many(*[((1, 2), ())] * count)
+    places = [(TOPIC, index) for index in range(count)]
+    sizes = []
+    while facts := go_offline(book.image, ONE, places):
+        sizes.append(len(facts))
+        assert book.image.brokers[ONE].offline == frozenset()
+        book.carry_out(facts)
+    assert sizes == [election.STEP, election.STEP, 2]
+    assert book.image.brokers[ONE].offline == {*places}
+    assert {p.leader for p in book.image.partitions.values()} == {TWO}
 
 
 # ── operators and settings ────────────────────────────────────────────────────────────────────────────

@@ -294,6 +294,30 @@ def what_cannot_be_served_is_known_before_its_broker_is_unfenced(module: Any) ->
     assert beats.book.state().leader == NO_BROKER
 
 
+def what_is_served_again_is_led_again(module: Any) -> None:
+    beats = Beats(module, Book(partition((1,), replicas=(1,), min_isr=1)))
+    beats.beat(offline=(PartitionIndex(TOPIC, 0),))
+    assert (beats.book.state().leader, beats.book.image.brokers[ONE].offline) == (NO_BROKER, {(TOPIC, 0)})
+    beats.beat()
+    assert (beats.book.state().leader, beats.book.image.brokers[ONE].offline) == (ONE, frozenset())
+
+
+def what_is_served_again_is_known_before_its_broker_is_unfenced(module: Any) -> None:
+    beats = Beats(module, Book(partition((), (1,)), fenced=(1,), live=(2,)))
+    beats.beat(offline=(PartitionIndex(TOPIC, 0),))
+    assert beats.beat().fenced
+    assert not beats.beat().fenced
+    assert beats.book.state().leader == ONE
+
+
+def who_has_not_read_its_registration_takes_nothing_back(module: Any) -> None:
+    """It does not know yet what it should have, and names nothing."""
+    beats = Beats(module, Book(partition((), (1,)), fenced=(1,), live=(2,)))
+    beats.beat(offline=(PartitionIndex(TOPIC, 0),))
+    beats.beat(read=beats.book.epoch(1))
+    assert beats.book.image.brokers[ONE].offline == {(TOPIC, 0)}
+
+
 def a_heartbeat_of_another_registration_is_refused(module: Any) -> None:
     book = Book()
     with pytest.raises(StaleBrokerEpoch):
@@ -447,6 +471,9 @@ RULES: tuple[Callable[[Any], None], ...] = (
     another_controller_goes_on_with_a_shutdown,
     what_cannot_be_served_is_led_by_others,
     what_cannot_be_served_is_known_before_its_broker_is_unfenced,
+    what_is_served_again_is_led_again,
+    what_is_served_again_is_known_before_its_broker_is_unfenced,
+    who_has_not_read_its_registration_takes_nothing_back,
     a_heartbeat_of_another_registration_is_refused,
     a_lease_needs_what_was_taken_to_be_read,
     the_last_record_that_took_something_counts,
@@ -523,6 +550,8 @@ BUGS = (
     Bug("waits for ever to stop", "return known or now_ms - since_ms", "return known or False and now_ms - since_ms"),
     Bug("a shutdown is forgotten with its controller", "begins_shutdown=True)", "begins_shutdown=False)"),
     Bug("unfenced with what it cannot serve", "    if offline:\n        return Beat(offline, fenced=True)", "    if False:\n        return Beat(offline, fenced=True)"),
+    Bug("what was offline stays so", "told if caught_up(request) else told | known.offline", "told | known.offline"),
+    Bug("who knows nothing takes all back", "told if caught_up(request) else told | known.offline", "told"),
     Bug("an old registration speaks", "if known.epoch != epoch:", "if False:"),
     Bug("fenced at the end of the lease", "self.session_timeout_ms * 11 // 10", "self.session_timeout_ms"),
     Bug("a new controller does not wait", "if now_ms < self._not_before_ms:", "if False:"),
