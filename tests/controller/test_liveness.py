@@ -297,7 +297,10 @@ def what_cannot_be_served_is_known_before_its_broker_is_unfenced(module: Any) ->
 def what_is_served_again_is_led_again(module: Any) -> None:
     beats = Beats(module, Book(partition((1,), replicas=(1,), min_isr=1)))
     beats.beat(offline=(PartitionIndex(TOPIC, 0),))
-    assert (beats.book.state().leader, beats.book.image.brokers[ONE].offline) == (NO_BROKER, {(TOPIC, 0)})
+    assert (beats.book.state().leader, beats.book.image.brokers[ONE].offline) == (
+        NO_BROKER,
+        frozenset({(TOPIC, 0)}),
+    )
     beats.beat()
     assert (beats.book.state().leader, beats.book.image.brokers[ONE].offline) == (ONE, frozenset())
 
