@@ -137,7 +137,7 @@ class Active:
         self._alterations = Alterations()
         self._beats: dict[BrokerId, BrokerHeartbeat] = {}
         """The latest heartbeat of each broker."""
-        self._fencing: dict[BrokerId, Epoch] = {}
+        self._being_fenced: set[tuple[BrokerId, Epoch]] = set()
         """Registrations from which everything is being taken, step by step."""
         self._wall_ms = wall_ms
         self._new_id = new_id
@@ -227,16 +227,15 @@ class Active:
     def _beat(self, request: BrokerHeartbeat, now_ms: int) -> Steps:
         check_broker(self.image, request.broker_id, request.broker_epoch)
         self.sessions.heard(request.broker_id, now_ms, request.metadata_offset)
-        if self._fencing.get(request.broker_id) == request.broker_epoch:
-            # Else it would be given back, step by step, what is taken from it, step by step, and neither would end.
-            raise RequestTimedOut(f"broker {request.broker_id} was silent for too long, and is being fenced")
         self._beats[request.broker_id] = request
+        self._check_is_not_being_fenced(request)
         while (result := beat(self.image, self.sessions, request, now_ms)).goes_on:
             self.append(result.facts)
             yield
             if self._beats[request.broker_id] is not request:
                 # Two that say different things would take back what the other has done, for ever.
                 raise RequestTimedOut(f"broker {request.broker_id} has sent a newer heartbeat meanwhile")
+            self._check_is_not_being_fenced(request)
         self.append(result.facts)
         if result.begins_shutdown:
             self.sessions.relieved(request.broker_id, self._metadata.log.end_offset, now_ms)
@@ -249,27 +248,36 @@ class Active:
             renews=self.sessions.renews(request),
         )
 
+    def _check_is_not_being_fenced(self, request: BrokerHeartbeat) -> None:
+        """A heartbeat gives back what waits for its broker: it would undo the steps of a fencing, for ever.
+
+        The fencing ends first. The next heartbeat finds the broker fenced, and lets it come back.
+        """
+        if (request.broker_id, request.broker_epoch) in self._being_fenced:
+            raise RequestTimedOut(f"broker {request.broker_id} is being fenced, it can come back after that")
+
     def fence(self, broker: BrokerId, epoch: Epoch) -> Generator[None, None, None]:
         """It is not alive any more: take everything from that registration."""
+        self._being_fenced.add((broker, epoch))
+        try:
+            yield from self._fence(broker, epoch)
+        finally:
+            self._being_fenced.discard((broker, epoch))
 
+    def _fence(self, broker: BrokerId, epoch: Epoch) -> Generator[None, None, None]:
         def goes_on() -> bool:
             known = self.image.brokers.get(broker)
             return known is not None and known.epoch == epoch and not known.fenced
 
-        self._fencing[broker] = epoch
-        try:
-            # To look what there is to be taken costs as much as a step: that is done once for all of them.
-            while goes_on() and len(places := leaving(self.image, broker)) > STEP:
-                for first in range(0, len(places), STEP):
-                    yield
-                    if goes_on():
-                        self.append(leave(self.image, broker, places=places[first : first + STEP]))
+        # To look what there is to be taken costs as much as a step: that is done once for all of them.
+        while goes_on() and len(places := leaving(self.image, broker)) > STEP:
+            for first in range(0, len(places), STEP):
                 yield
-            if goes_on():
-                self.append(fence(self.image, broker))
-        finally:
-            if self._fencing.get(broker) == epoch:
-                del self._fencing[broker]
+                if goes_on():
+                    self.append(leave(self.image, broker, places=places[first : first + STEP]))
+            yield
+        if goes_on():
+            self.append(fence(self.image, broker))
 
     def overdue(self, now_ms: int) -> Generator[None, None, None] | None:
         """Fence who has been silent for too long, if anybody has."""
@@ -280,9 +288,13 @@ class Active:
         """What an earlier leadership may have left undone."""
         yield from self._finish()
         for broker in sorted(self.image.brokers):
-            while self.image.live_epoch(broker) is not None and (facts := lead_again(self.image, broker)):
+            while self._may_lead(broker) and (facts := lead_again(self.image, broker)):
                 self.append(facts)
                 yield
+
+    def _may_lead(self, broker: BrokerId) -> bool:
+        epoch = self.image.live_epoch(broker)
+        return epoch is not None and (broker, epoch) not in self._being_fenced
 
     def _finish(self) -> Generator[None, None, None]:
         """What a change of `min.insync.replicas` has left undone; who is created meanwhile obeys it already."""

@@ -7,10 +7,10 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from tests.controller.book import Book
+from tests.controller.book import TOPIC, Book, partition
 from tidelog.controller.active import Active, ActiveConfig
-from tidelog.controller.election import STEP, elect_unclean
-from tidelog.controller.facts import BrokerChanged, Fact, TopicRemoved
+from tidelog.controller.election import STEP, elect_unclean, leave
+from tidelog.controller.facts import BrokerChanged, Fact, TopicCreated, TopicRemoved
 from tidelog.controller.image import Image
 from tidelog.controller.metadata_log import MetadataLog
 from tidelog.controller.turns import HOLDS, Steps
@@ -203,23 +203,66 @@ def test_a_broker_of_many_partitions_is_fenced_in_steps_and_in_the_end_it_is() -
     assert log.working.brokers[BrokerId(3)].fenced
 
 
-def test_a_broker_that_is_heard_while_it_is_fenced_gets_nothing_back_before_that_has_ended() -> None:
-    """Else each step would undo the other, for ever: of thousands of partitions that nobody else can lead."""
+def alternating(log: Log, fencing: Steps[Any], others: Callable[[], Steps[Any]]) -> list[Any]:
+    """A step of the fencing, a step of something else that begins anew when it ends; what that was answered."""
+    other = others()
+    answers: list[Any] = []
+    for _ in range(100):
+        try:
+            next(fencing)
+        except StopIteration:
+            assert log.working.brokers[BrokerId(3)].fenced
+            return answers
+        try:
+            next(other)
+        except StopIteration as done:
+            answers.append(done.value)
+            other = others()
+    raise AssertionError("they go on for ever")
+
+
+def alone_on_a_broker(log: Log, partitions: int) -> None:
+    """So many partitions that only broker 3 has."""
+    log.book.say(
+        TopicCreated(TOPIC, "alone"),
+        *(partition((3,), replicas=(3,), min_isr=1, index=index).created() for index in range(partitions)),
+    )
+
+
+def test_a_heartbeat_does_not_take_back_what_a_fencing_of_its_broker_has_done_so_far() -> None:
     log = Log()
     node = active(log)
-    finish(node.serve(CreateTopics((NewTopic("wide", 20 * STEP, 1),), quorum_epoch=EPOCH), 0))
-    led = max(log.working.brokers, key=lambda broker: len(log.working.indexes.in_isr.get(broker, ())))
-    epoch = log.book.epoch(int(led))
-    beat = BrokerHeartbeat(led, epoch, EPOCH, Offset(100_000))
-    refused = 0
-    for steps, _ in enumerate(node.fence(led, epoch)):
-        assert steps < 50, "it does not end"
-        answer = one_more(node.serve(beat, steps))
-        refused += answer is not None and answer.error == RequestTimedOut.code
-    assert log.working.brokers[led].fenced
-    assert refused > 0
-    finish(node.serve(beat, 100))
-    assert not log.working.brokers[led].fenced
+    alone_on_a_broker(log, 5 * STEP)
+    beat = BrokerHeartbeat(BrokerId(3), log.book.epoch(3), EPOCH, log.end_offset + 10_000)
+    answers = alternating(log, node.fence(BrokerId(3), log.book.epoch(3)), lambda: node.serve(beat, 0))
+    assert {answer.error for answer in answers} == {RequestTimedOut.code}
+    finish(node.serve(beat, 0))
+    assert not log.working.brokers[BrokerId(3)].fenced
+    assert not log.working.indexes.leaderless
+
+
+def gives_back(node: Active, log: Log, what: str) -> Steps[Any]:
+    """What lets a broker lead again whatever waits for it."""
+    beat = BrokerHeartbeat(BrokerId(3), log.book.epoch(3), EPOCH, log.end_offset + 10_000)
+    return node.serve(beat, 0) if what == "a heartbeat" else node.begin()
+
+
+@pytest.mark.parametrize("what", ["a heartbeat", "a new controller"])
+def test_what_gives_back_step_by_step_ends_when_the_broker_is_being_fenced(what: str) -> None:
+    log = Log()
+    node = active(log)
+    alone_on_a_broker(log, 5 * STEP)
+    node.append(leave(log.working, BrokerId(3)))
+    steps = gives_back(node, log, what)
+    while len(log.working.indexes.leaderless) > 2 * STEP:
+        next(steps)
+    next(fencing := node.fence(BrokerId(3), log.book.epoch(3)))
+    ended = one_more(steps)
+    assert len(log.working.indexes.leaderless) == 2 * STEP
+    assert ended is None or ended.error == RequestTimedOut.code
+    for _ in fencing:
+        pass
+    assert log.working.brokers[BrokerId(3)].fenced
 
 
 def test_a_topic_that_is_removed_while_a_broker_is_fenced_does_not_keep_it_from_being() -> None:
