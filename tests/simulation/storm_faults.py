@@ -97,11 +97,15 @@ class Faults:
             self.world.network.admit(host.name)
             host.disk.capacity = PLENTY
             host.disk.forget_flush_failures()
+        self.start_the_halted()
+        self.world.trace.tell(self.world.now, "", "all is mended")
+
+    def start_the_halted(self) -> None:
+        """Whoever is still to be started again, now; also who ends for a flush that had failed before all was mended."""
         self._look_at_halts()
         for _, back in self._restarts:
             back()
         self._restarts.clear()
-        self.world.trace.tell(self.world.now, "", "all is mended")
 
     def _later(self, seconds: float, back: Callable[[], None]) -> None:
         self._restarts.append((self.world.now + seconds, back))

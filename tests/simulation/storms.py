@@ -126,6 +126,7 @@ class Storm:
         self.faults.heal()
         self._stop.set()
         self.cluster.pass_time(1)
+        self.faults.start_the_halted()
         self._until(lambda: not any(user.alive for user in self.users), CALM_S)
         self._until(self.converged, CALM_S * (4 if self.weather.defaults else 1))
         self.account()
