@@ -46,6 +46,8 @@ class Plan(Struct, frozen=True, array_like=True):
     """The last offsets of the batches by which producers' retries are known again (C6)."""
     now_ms: int
     delete_retention_ms: int
+    purge_below: Offset
+    """Tombstones from there on stay, also those that are due: a replica that copies this log has yet to see them."""
     index_interval_bytes: int
     memory_bytes: int
     """For the map of the keys; what is read and written takes a few megabytes beside it."""
@@ -172,9 +174,16 @@ def largest_group(log: Log, committed: Offset, now_ms: int) -> int:
 
 
 def plan(
-    log: Log, committed: Offset, now_ms: int, remembered: Iterable[Offset], memory_bytes: int
+    log: Log,
+    committed: Offset,
+    now_ms: int,
+    remembered: Iterable[Offset],
+    memory_bytes: int,
+    purge_below: Offset | None = None,
 ) -> Plan | None:
-    """What is to be done for this log; None when there is nothing that may be."""
+    """What is to be done for this log; None when there is nothing that may be. All tombstones may go that are due,
+    or those in batches that end at `purge_below` or before.
+    """
     segments = cleanable(log, committed, now_ms)
     dirty = first_dirty(log)
     if not segments or segments[-1].next_offset <= dirty:
@@ -185,6 +194,7 @@ def plan(
         remembered=frozenset(remembered),
         now_ms=now_ms,
         delete_retention_ms=log.config.delete_retention_ms,
+        purge_below=committed if purge_below is None else purge_below,
         index_interval_bytes=log.config.index_interval_bytes,
         memory_bytes=memory_bytes,
     )

@@ -14,7 +14,8 @@ keeps true (docs/STORAGE.md, 10.9; replication/01-disk 1.12):
 * The map may be full before the dirty part ends: what lies behind is kept as it is, for the next time (C2). A block
   of which the map knows that nothing stays is not read again.
 * A tombstone stays until a pass that removed every older record of its key is `delete.retention.ms` old: the first
-  such pass leaves that time in the batch (C5). Once one is gone, `purge_floor` says so (C7).
+  such pass leaves that time in the batch (C5). Once one is gone, `purge_floor` says so (C7). None goes that somebody
+  who copies the log has yet to see (`Plan.purge_below`).
 * Batches stay without records where something rests on them (C6): what a producer's retry is known by, the first of
   each leader epoch, and the first and the last of each new segment, so that segments go on to abut.
 * Nothing behind the first batch of a transaction is judged: nobody can say yet how transactions end.
@@ -565,7 +566,11 @@ class Compactor:
             }
             if gone and not header.attributes & DELETE_HORIZON:
                 horizon = self._plan.now_ms + self._plan.delete_retention_ms
-            elif gone and header.base_timestamp <= self._plan.now_ms:
+            elif (
+                gone
+                and header.base_timestamp <= self._plan.now_ms
+                and header.next_offset <= self._plan.purge_below
+            ):
                 keep = [place for place in keep if place not in gone]
                 self.purge_floor = max(self.purge_floor, columns.offsets[max(gone)] + 1)
         self.dropped_records += header.record_count - len(keep)

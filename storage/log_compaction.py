@@ -135,10 +135,15 @@ class Compaction:
         """How long to wait before the next step, whatever the pace."""
         return self.compactor.pause_s if self.compactor is not None else 0.0
 
-    def steps(self, committed: Offset, now_ms: int, memory_bytes: int) -> Iterator[Work | None]:
-        """Everything below `committed` (high watermark and last stable offset) may be looked at."""
+    def steps(
+        self, committed: Offset, now_ms: int, memory_bytes: int, purge_below: Offset | None = None
+    ) -> Iterator[Work | None]:
+        """Everything below `committed` (high watermark and last stable offset) may be looked at.
+
+        Tombstones from `purge_below` on stay; None: whatever is due may go.
+        """
         self._now_ms = now_ms
-        self._steps = self._run(committed, memory_bytes)
+        self._steps = self._run(committed, memory_bytes, purge_below)
         return self._steps
 
     def abort(self) -> None:
@@ -150,11 +155,13 @@ class Compaction:
             self._hear()
         self._end()
 
-    def _run(self, committed: Offset, memory_bytes: int) -> Generator[Work | None, None, None]:
+    def _run(
+        self, committed: Offset, memory_bytes: int, purge_below: Offset | None
+    ) -> Generator[Work | None, None, None]:
         log = self._log
         try:
             remembered = yield from self._remembered(committed)
-            planned = plan(log, committed, self._now_ms, remembered, memory_bytes)
+            planned = plan(log, committed, self._now_ms, remembered, memory_bytes, purge_below)
             if planned is not None:
                 yield from self._carry_out(planned)
         except OSError as error:  # of files that are not the log's: nothing is lost

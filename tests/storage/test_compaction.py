@@ -269,6 +269,21 @@ def test_a_tombstone_stays_until_its_horizon_and_the_floor_says_that_it_went() -
     assert life.log.purge_floor == 3
 
 
+def test_a_tombstone_that_somebody_has_yet_to_see_stays_and_the_floor_as_well() -> None:
+    life = deleted_once()
+    life.compact()
+    for purge_below, tombstones, floor in ((2, 1, 0), (3, 0, 3)):
+        life.now_ms += 2000
+        life.append(keys=[b"last"], tombstones=0)
+        life.roll()
+        for work in life.compaction().steps(life.durable, life.now_ms, MEMORY, purge_below):
+            if work is not None:
+                work()
+        assert sum(record.value is None for record in life.read()) == tombstones
+        assert life.log.purge_floor == floor
+        life.check(rot=True)
+
+
 def test_a_later_pass_keeps_the_first_horizon() -> None:
     life = deleted_once()
     life.compact()
