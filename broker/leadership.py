@@ -16,6 +16,7 @@ What it keeps true (docs/REPLICATION.md; I-2 to I-5, I-14, I-16 to I-19):
   and only from where this epoch began: the high watermark alone may be stale after an election (KAFKA-7128);
   and only when it has deleted durably what this leader has: its election would bring it back (ADR 0079).
 * A log that is empty above where mine starts is continued only where nothing is missing below it (ADR 0071).
+* A compaction drops no tombstone that a follower which is on its way has yet to come to (`purge_below`; ADR 0119).
 """
 
 from collections.abc import Callable, Iterable
@@ -54,6 +55,9 @@ class Surroundings:
 
 
 NEVER = -(2**62)
+STANDING_LAGS = 10
+"""So many times the lag allowed a follower may stay where it is, and still be on its way: a throttle or many other
+partitions may keep it there. Of one that stands longer nobody knows whether it will ever go on."""
 RETRY_MS = 100
 """A proposal that was refused for a member is not repeated sooner, unless the image changes."""
 
@@ -80,6 +84,8 @@ class Follower:
     log_start: Offset = NO_OFFSET
     broker_epoch: Epoch = NO_EPOCH
     last_fetch_ms: int = NEVER
+    last_moved_ms: int = NEVER
+    """When it first fetched from where it is."""
     last_fetch_end: Offset = NO_OFFSET
     """Where the log ended when it fetched last."""
 
@@ -201,6 +207,20 @@ class Leadership:
         live = self._around.live_epoch(follower)
         return live is not None and live == self.followers[follower].broker_epoch
 
+    def purge_below(self, now_ms: int) -> Offset:
+        """Tombstones from there on stay: a follower that is on its way has not come to them yet (ADR 0119).
+
+        If they went, it would have to begin anew (C7), and so for ever where they go faster than it copies.
+        """
+        lag_ms = self._around.lag_max_ms
+        places = [
+            known.fetch_offset
+            for known in self.followers.values()
+            if now_ms - known.last_fetch_ms <= lag_ms
+            and now_ms - known.last_moved_ms <= lag_ms * STANDING_LAGS
+        ]
+        return min([self.high_watermark, *places])
+
     def nearest(self, there: Iterable[BrokerId], offset: Offset) -> BrokerId:
         """Who of these can serve a consumer from that offset as well as I can; -1: nobody (2.13).
 
@@ -307,6 +327,8 @@ class Leadership:
         if NO_EPOCH < known.broker_epoch < broker_epoch:
             # Another process, maybe with another disk: that the last one was caught up says nothing (I-18).
             known = self.followers[follower] = Follower()
+        if fetch_offset != known.fetch_offset:
+            known.last_moved_ms = now_ms
         # Overwritten, not maximised: after a restart the smaller value is the truth (2.7).
         known.fetch_offset = fetch_offset
         known.log_start = log_start

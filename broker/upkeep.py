@@ -27,6 +27,7 @@ from tidelog.broker.replicas import Replicas
 from tidelog.broker.requests.context import Clocks
 from tidelog.broker.space import has_room_for
 from tidelog.protocol.errors import DamagedLog, DiskFull, StorageError
+from tidelog.protocol.types import Offset
 from tidelog.storage.cleaning import (
     LOOP_MEMORY_BYTES,
     PROCESS_MEMORY_BYTES,
@@ -254,7 +255,9 @@ class Upkeep:
         compaction = Compaction(log, data, self.leftovers, begin)
         pace, asks = Pace(settings.compaction_bytes_s), 0
         try:
-            for step in compaction.steps(partition.high_watermark, self._clocks.wall_ms(), memory):
+            for step in compaction.steps(
+                partition.high_watermark, self._clocks.wall_ms(), memory, self._purge_below(partition)
+            ):
                 if step is None:
                     pause_s = pace.pause_s(compaction.moved_bytes, loop.time())
                     await asyncio.sleep(max(pause_s, compaction.pause_s))
@@ -286,6 +289,11 @@ class Upkeep:
                 outcome.dropped_records,
             )
         return compaction.is_partial
+
+    def _purge_below(self, partition: Partition) -> Offset | None:
+        """Who copies from here keeps tombstones here; a follower has nobody who copies from it."""
+        leadership = partition.leadership
+        return leadership.purge_below(self._clocks.now_ms()) if leadership is not None else None
 
     def _where(self) -> tuple[int, Callable[[Directory, Plan], Compacts]]:
         """The memory for keys, and who does the work: another process, or steps of this loop with small tables."""

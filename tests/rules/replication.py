@@ -15,7 +15,9 @@ from tests.broker import (
     test_proposals,
     test_space,
     test_strays,
+    test_tombstones,
 )
+from tests.broker.leaders import Led
 from tests.broker.node import Node
 from tests.broker.test_planted_bugs import fixture, led, with_times
 from tests.replication import test_followership
@@ -39,6 +41,10 @@ from tidelog.testing.simulation.world import World
 
 def a_follower() -> Node:
     return cast("Node", fixture(test_partition.node)())
+
+
+def on_its_way() -> Led:
+    return cast("Led", fixture(test_tombstones.led)())
 
 
 def world() -> AbstractContextManager[Any]:
@@ -70,6 +76,7 @@ RULES: dict[str, Rule] = {
     # ── what compaction has removed
     "who_lacks_tombstones_begins_anew": Rule("Who ends below the purge floor begins anew: it may lack a tombstone that is gone.", "2.6, C7, I-41", Instead(Partition, "_check_purged", "if at >= log.purge_floor:", "if True:"), Catcher(test_compaction.test_who_was_away_while_a_tombstone_went_begins_anew_and_keeps_nothing_that_was_deleted, (world,))),
     "purge_floor_goes_with_the_copy": Rule("Who copies a log takes over what was purged of it before it copies.", "C7, ADR 0091, I-41", Instead(Fetcher, "_takes_floor", "if floor <= partition.log.purge_floor:", "if True:"), Catcher(test_compaction.test_who_has_begun_anew_leads_with_the_floor_that_it_was_told, (world,))),
+    "tombstones_wait": Rule("No tombstone goes before a follower that is on its way has come to it: its copy would never end.", "C7, ADR 0119", Instead(Leadership, "purge_below", "*places", ""), Catcher(test_tombstones.test_tombstones_stay_that_a_follower_on_its_way_has_not_come_to, (on_its_way,))),
     "gaps_are_told_on": Rule("Who has copied a log with gaps tells it to whoever copies from it.", "C7, ADR 0091, I-41", Instead(Followership, "on_fetched", "floor = min(floor, 0)", "floor = NO_OFFSET"), Catcher(test_compaction.test_who_has_copied_what_a_compaction_left_can_be_copied_from, (world,))),
     # ── who is in sync
     "isr_only_from_log": Rule("An answer to a proposal installs no ISR.", "D2, 2.10, KAFKA-12686", Instead(Leadership, "accepted", 'self._stage = "decided"', "from msgspec.structs import replace; self.state, self.pending = replace(self.state, isr=self.pending.isr), None"), Catcher(test_proposals.test_after_success_the_proposal_is_pending_until_the_metadata_log_brings_it), ("isr_only_from_log", "D2")),

@@ -7,6 +7,7 @@ import pytest
 
 from tests.simulation.cluster import with_config
 from tests.simulation.directed import Town, deliver
+from tidelog.broker.fetcher import FetchSettings
 from tidelog.broker.flusher import FlushSettings
 from tidelog.broker.partition import Partition
 from tidelog.broker.upkeep import UpkeepSettings
@@ -96,6 +97,28 @@ def test_who_was_away_while_a_tombstone_went_begins_anew_and_keeps_nothing_that_
     town.check()
     assert b"k" not in town.known
     assert town.partition(away).begun_anew == 1
+
+
+def test_who_begins_anew_comes_to_the_end_though_tombstones_go_faster_than_it_copies(world: World) -> None:
+    quick = {
+        "flush": FlushSettings(30, 1024, 30, 30),
+        "upkeep": UpkeepSettings(check_interval_ms=50),
+        "fetch": FetchSettings(max_wait_ms=500, timeout_ms=1000, partition_max_bytes=300),
+    }
+    town = Keyed(world, config=quick, delete_retention_ms="0")
+    for number in range(300):
+        town.put(b"%d" % number, b"v" * 100)
+    town.converge()
+    away = town.others()[0]
+    town.cluster.hosts[away].kill()
+    town.compact_and_purge(above=town.put(b"0", None))
+    town.cluster.start(away)
+    for number in range(1, 200):
+        town.put(b"%d" % number, None)
+        town.put(b"%d" % (number + 300), b"v" * 100)
+    assert away in isr(town)
+    assert town.partition(away).begun_anew == 1
+    town.check()
 
 
 def test_who_has_begun_anew_leads_with_the_floor_that_it_was_told(world: World) -> None:
@@ -224,7 +247,7 @@ def test_whoever_comes_and_goes_every_replica_ends_with_what_the_keys_stand_for(
     counts = storms(range(first, first + 3))
     assert counts["ends"] > 10
     assert counts["compactions"] > 60
-    assert counts["copies begun anew"] > 5
+    assert counts["copies begun anew"] > 3
     assert counts["purged"] > 15
 
 
