@@ -330,8 +330,15 @@ class Active:
 
     # ── partitions ────────────────────────────────────────────────────────────────────────────────
 
-    def _alter(self, request: AlterPartition, _now_ms: int) -> Reply:
-        decisions = self._alterations.decide(self.image, request)
+    def _alter(self, request: AlterPartition, _now_ms: int) -> Steps:
+        entries = self._alter_some(request, 0)
+        for first in range(STEP, len(request.partitions), STEP):
+            yield
+            entries += self._alter_some(request, first)
+        return AlterPartitionReply(partitions=tuple(entries), quorum_epoch=self.epoch)
+
+    def _alter_some(self, request: AlterPartition, first: int) -> list[PartitionAltered]:
+        decisions = self._alterations.decide(self.image, request, first)
         offset = self.append([decision.state.changed() for decision in decisions if decision.state])
         entries = []
         for asked, state, error in decisions:
@@ -339,7 +346,7 @@ class Active:
             offset += state is not None
             code, told = (error.code, str(error)) if error else (0, None)
             entries.append(PartitionAltered(asked.topic_id, asked.index, code, told, at))
-        return AlterPartitionReply(partitions=tuple(entries), quorum_epoch=self.epoch)
+        return entries
 
     # ── topics ────────────────────────────────────────────────────────────────────────────────────
 

@@ -15,7 +15,7 @@ What it keeps true (I-15, I-16, I-18):
 from typing import NamedTuple
 
 from tidelog.controller.batches import check_distinct, label
-from tidelog.controller.election import alive_for, change_in
+from tidelog.controller.election import STEP, alive_for, change_in
 from tidelog.controller.facts import Place
 from tidelog.controller.image import Image, PartitionState
 from tidelog.protocol.errors import (
@@ -52,15 +52,20 @@ class Alterations:
         self._seen: dict[Place, tuple[Epoch, int]] = {}
         """The highest number seen in the newest leadership of each partition: older ones are refused as such."""
 
-    def decide(self, image: Image, request: AlterPartition) -> list[Decision]:
-        """One decision per partition, in the order of the request; or an error of the whole."""
+    def decide(self, image: Image, request: AlterPartition, first: int = 0) -> list[Decision]:
+        """The step of a request that begins there: one decision per partition, in its order; or an error of the whole.
+
+        A step has `STEP` of them; the next ones are decided on what is so then.
+        """
         known = image.brokers.get(request.broker_id)
         if known is None or known.epoch != request.broker_epoch:
             raise StaleBrokerEpoch(
                 f"broker {request.broker_id} proposed under epoch {request.broker_epoch}, {known} is registered"
             )
-        check_distinct(label(image, (alter.topic_id, alter.index)) for alter in request.partitions)
-        return [self._decide(image, request.broker_id, alter) for alter in request.partitions]
+        if not first:
+            check_distinct(label(image, (alter.topic_id, alter.index)) for alter in request.partitions)
+        step = request.partitions[first : first + STEP]
+        return [self._decide(image, request.broker_id, alter) for alter in step]
 
     def _decide(self, image: Image, sender: BrokerId, alter: PartitionAlter) -> Decision:
         try:

@@ -7,21 +7,38 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from tests.controller.book import TOPIC, Book, partition
+from tests.controller.book import TOPIC, Book, ids, partition
 from tidelog.controller.active import Active, ActiveConfig
 from tidelog.controller.election import STEP, elect_unclean, leave
-from tidelog.controller.facts import BrokerChanged, Fact, TopicCreated, TopicRemoved
+from tidelog.controller.facts import (
+    FACTS_MAX,
+    BrokerChanged,
+    Fact,
+    TopicCreated,
+    TopicRemoved,
+    decode_facts,
+)
 from tidelog.controller.image import Image
 from tidelog.controller.metadata_log import MetadataLog
+from tidelog.controller.topics import PARTITIONS_MAX
 from tidelog.controller.turns import HOLDS, Steps
-from tidelog.protocol.errors import RequestTimedOut
+from tidelog.protocol.errors import (
+    IneligibleReplica,
+    InvalidRequest,
+    InvalidUpdateVersion,
+    RequestTimedOut,
+    StaleBrokerEpoch,
+)
 from tidelog.protocol.messages import (
     AlterConfigs,
+    AlterPartition,
     BrokerHeartbeat,
     ConfigAlter,
     CreateTopics,
     CreateTopicsReply,
+    IsrMember,
     NewTopic,
+    PartitionAlter,
     PlanMoves,
     Reply,
     ResourceAlter,
@@ -263,6 +280,67 @@ def test_what_gives_back_step_by_step_ends_when_the_broker_is_being_fenced(what:
     for _ in fencing:
         pass
     assert log.working.brokers[BrokerId(3)].fenced
+
+
+def proposals(log: Log, partitions: int) -> AlterPartition:
+    """Broker 1 leads so many and proposes that broker 2 joins."""
+    states = [partition((1,), min_isr=1, index=number) for number in range(partitions)]
+    log.book.say(TopicCreated(TOPIC, "wide"))
+    for first in range(0, partitions, PARTITIONS_MAX):
+        log.book.say(*(state.created() for state in states[first : first + PARTITIONS_MAX]))
+    isr = tuple(IsrMember(BrokerId(member), log.book.epoch(member)) for member in (1, 2))
+    alters = tuple(PartitionAlter(TOPIC, number, 5, 9, 1, isr) for number in range(partitions))
+    return AlterPartition(BrokerId(1), log.book.epoch(1), EPOCH, alters)
+
+
+def test_a_proposal_for_more_partitions_than_a_batch_holds_is_decided_and_answered_in_steps() -> None:
+    log = Log()
+    node = active(log)
+    steps = node.serve(proposals(log, FACTS_MAX + 1), 0)
+    begins, before = log.end_offset, len(log.book.batches)
+    while (reply := one_more(steps)) is None:
+        pass
+    assert [entry.metadata_offset for entry in reply.partitions] == [*range(begins, log.end_offset)]
+    assert [entry.index for entry in reply.partitions] == [*range(FACTS_MAX + 1)]
+    assert max(len(decode_facts(batch)) for batch in log.book.batches[before:]) == STEP
+    assert {p.isr for p in log.working.partitions.values()} == {ids(1, 2)}
+
+
+def test_each_step_of_a_proposal_follows_what_was_decided_before_it() -> None:
+    log = Log()
+    node = active(log)
+    steps = node.serve(proposals(log, 3 * STEP), 0)
+    next(steps)
+    moved = log.book.state(STEP)
+    node.append([replace(moved, partition_epoch=moved.partition_epoch + 1, recovering=True).changed()])
+    next(steps)
+    node.append([BrokerChanged(BrokerId(2), log.book.epoch(2), False, True)])  # it shuts down
+    reply = one_more(steps)
+    expected = [0] * STEP + [InvalidUpdateVersion.code] + [0] * (STEP - 1) + [IneligibleReplica.code] * STEP
+    assert [entry.error for entry in reply.partitions] == expected
+    assert log.book.state(STEP).isr == ids(1)
+
+
+def test_a_proposal_ends_when_its_sender_is_registered_anew_between_two_steps() -> None:
+    log = Log()
+    node = active(log)
+    steps = node.serve(proposals(log, 2 * STEP), 0)
+    next(steps)
+    node.append(leave(log.working, BrokerId(1)))
+    log.book.register(1, process="the next one")
+    end = log.end_offset
+    reply = one_more(steps)
+    assert (reply.error, reply.partitions, log.end_offset) == (StaleBrokerEpoch.code, (), end)
+
+
+def test_a_partition_that_is_named_twice_in_different_steps_is_named_twice() -> None:
+    log = Log()
+    node = active(log)
+    request = proposals(log, STEP)
+    end = log.end_offset
+    twice = replace(request, partitions=(*request.partitions, request.partitions[0]))
+    reply = one_more(node.serve(twice, 0))
+    assert (reply.error, log.end_offset) == (InvalidRequest.code, end)
 
 
 def test_a_topic_that_is_removed_while_a_broker_is_fenced_does_not_keep_it_from_being() -> None:
