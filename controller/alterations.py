@@ -9,6 +9,7 @@ What it keeps true (I-15, I-16, I-18):
 * Each `alter_seq` of a leadership is decided once, also when it is refused: a late copy of a proposal that its
   leader has given up finds that out here. One controller remembers them as long as it is active, which is enough:
   a proposal names the controller's epoch, so none that was sent to an earlier one gets this far (DECISIONS 7).
+  What is forgotten is refused without its number: of older leaderships, and of partitions that are gone.
 * Whoever joins the ISR is alive, in the registration under which it fetched (KIP-903).
 """
 
@@ -65,7 +66,19 @@ class Alterations:
         if not first:
             check_distinct(label(image, (alter.topic_id, alter.index)) for alter in request.partitions)
         step = request.partitions[first : first + STEP]
-        return [self._decide(image, request.broker_id, alter) for alter in step]
+        decisions = [self._decide(image, request.broker_id, alter) for alter in step]
+        self._forget(image)
+        return decisions
+
+    def _forget(self, image: Image) -> None:
+        """The numbers that nobody asks for any more, when that may be half of them: to look costs as much as all."""
+        if len(self._seen) > 2 * len(image.partitions):
+            known = image.partitions
+            self._seen = {
+                place: seen
+                for place, seen in self._seen.items()
+                if place in known and seen[0] == known[place].leader_epoch
+            }
 
     def _decide(self, image: Image, sender: BrokerId, alter: PartitionAlter) -> Decision:
         try:

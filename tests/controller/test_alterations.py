@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from tests.controller.book import OTHER, TOPIC, Book, ids, partition
+from tests.controller.book import OTHER, TOPIC, Book, ids, named, partition
 from tests.controller.planted import Bug, fails, planted
 from tidelog.controller import alterations
-from tidelog.controller.facts import BrokerChanged
+from tidelog.controller.facts import BrokerChanged, TopicCreated, TopicRemoved
 from tidelog.controller.image import PartitionState
 from tidelog.protocol.errors import (
     FencedLeaderEpoch,
@@ -134,6 +134,19 @@ def test_a_proposal_and_its_answer(case: Case) -> None:
 # ── numbers (D3) ──────────────────────────────────────────────────────────────────────────────────────
 
 
+def another_leader(p: PartitionState) -> PartitionState:
+    return replace(p, isr=ids(2), elr=ids(1), leader=BrokerId(2), leader_epoch=6, partition_epoch=10)
+
+
+def deleted_topics(world: World, numbers: range) -> None:
+    """They come, are proposed for, and go."""
+    for number in numbers:
+        topic = named(f"{number}")
+        world.book.say(TopicCreated(topic, "new"), partition((1,), topic=topic).created())
+        assert world.decide(1, topic=topic).error is None
+        world.book.say(TopicRemoved(topic))
+
+
 def a_number_is_decided_once(module: Any) -> None:
     world = World(module)
     world.decide(1, 2, 3, seq=5)
@@ -158,10 +171,7 @@ def a_number_of_an_older_state_is_not_seen(module: Any) -> None:
 def a_new_leadership_begins_to_count_anew(module: Any) -> None:
     world = World(module)
     world.decide(1, 2, 3, seq=5)
-    p = world.book.state()
-    world.book.say(
-        replace(p, isr=ids(2), elr=ids(1), leader=BrokerId(2), leader_epoch=6, partition_epoch=10).changed()
-    )
+    world.book.say(another_leader(world.book.state()).changed())
     world.book.say(replace(world.book.state(), isr=ids(2, 1), elr=(), partition_epoch=11).changed())
     assert world.decide(2, 1, 3, seq=1, leader=6, version=11, sender=2).error is None
 
@@ -178,12 +188,31 @@ def a_replica_that_cannot_be_served_does_not_join(module: Any) -> None:
     assert type(world.decide(1, 2, 3).error) is IneligibleReplica
 
 
+def what_can_be_heard_again_is_not_forgotten(module: Any) -> None:
+    world = World(module)
+    world.decide(1, 2, 4, seq=5)
+    deleted_topics(world, range(20))
+    assert type(world.decide(1, 2, 3, seq=5).error) is InvalidUpdateVersion
+
+
+def what_cannot_be_heard_again_is_forgotten(module: Any) -> None:
+    world = World(module)
+    deleted_topics(world, range(20))
+    assert len(world.alterations._seen) <= 2 * len(world.book.image.partitions)
+    world.decide(1, 2, 4, seq=5)
+    world.book.say(another_leader(world.book.state()).changed())
+    deleted_topics(world, range(20, 40))
+    assert (TOPIC, 0) not in world.alterations._seen
+
+
 RULES: tuple[Callable[[Any], None], ...] = (
     a_number_is_decided_once,
     a_refused_number_counts_as_seen,
     a_number_of_an_older_state_is_not_seen,
     a_new_leadership_begins_to_count_anew,
     partitions_count_apart,
+    what_can_be_heard_again_is_not_forgotten,
+    what_cannot_be_heard_again_is_forgotten,
     a_replica_that_cannot_be_served_does_not_join,
 )
 
@@ -253,6 +282,10 @@ BUGS = (
     Bug("numbers are not looked at", "alter.alter_seq <= highest", "False"),
     Bug("a number counts twice", "alter.alter_seq <= highest", "alter.alter_seq < highest"),
     Bug("numbers outlive their leadership", "if epoch == alter.leader_epoch and", "if"),
+    Bug("numbers are never forgotten", "if len(self._seen) >", "if False and len(self._seen) >"),
+    Bug("numbers of deleted partitions are kept", "if place in known and seen[0] ==", "if place not in known or seen[0] =="),
+    Bug("numbers of older leaderships are kept", " and seen[0] == known[place].leader_epoch", ""),
+    Bug("all numbers are forgotten", "if place in known and", "if False and"),
     Bug("numbers of all partitions are one", "self._seen[p.place] = (alter.leader_epoch", "self._seen[p.topic_id, 1] = self._seen[p.place] = (alter.leader_epoch"),
     Bug("a number is seen too early", "        self._check_epochs(p, sender, alter)\n        self._check_number(p, alter)", "        self._check_number(p, alter)\n        self._check_epochs(p, sender, alter)"),
     Bug("a refused number is forgotten", "        self._check_number(p, alter)\n        self._check_members(image, p, alter)", "        self._check_members(image, p, alter)\n        self._check_number(p, alter)"),
