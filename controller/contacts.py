@@ -20,7 +20,7 @@ Drive: TypeAlias = Callable[[Generator[None, None, None]], Awaitable[None]]
 class Contacts:
     """The brokers that are connected to this controller, as long as one leadership lasts.
 
-    `fenced` is a list of those that were fenced because their port refused: this adds to it.
+    `fenced` says how often each was fenced because its port refused: this counts on.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Contacts:
         *,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         drive: Drive,
-        fenced: list[BrokerId],
+        fenced: dict[BrokerId, int],
         bounds: Bounds,
     ) -> None:
         self._active = active
@@ -78,5 +78,5 @@ class Contacts:
             return self._is_active() and counts_as_alive and broker not in self._connections
 
         if await is_gone((known.host, known.port), is_wanted, self._bounds):
-            self._fenced.append(broker)
+            self._fenced[broker] = self._fenced.get(broker, 0) + 1
             await self._drive(self._active.fence(broker, epoch))

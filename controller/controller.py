@@ -99,8 +99,8 @@ class Controller:
         self.metadata: MetadataLog
         self.active: Active | None = None
         """While it leads, and its own first record is committed."""
-        self.fenced_fast: list[BrokerId] = []
-        """Who was fenced because its port refused, in the life of this process."""
+        self.fenced_fast: dict[BrokerId, int] = {}
+        """How often each was fenced because its port refused, in the life of this process."""
         self._env = environment
         self.bounds = Bounds(config.limits)
         self._addresses: dict[BrokerId, Address] = {

@@ -49,7 +49,7 @@ def collect(controller: Controller, now_ms: float) -> Iterator[Sample]:
     yield LOG_START.at(metadata.log.log_start)
     yield DURABLE.at(metadata.log.durable_offset)
     yield RESERVE.at(controller.reserve.held if controller.reserve is not None else 0)
-    yield FENCED_FAST.at(len(controller.fenced_fast))
+    yield FENCED_FAST.at(sum(controller.fenced_fast.values()))
     yield CONNECTIONS.at(controller.bounds.connections)
     if isinstance(quorum.role, Leader):
         for voter, progress in sorted(quorum.role.voters.items()):

@@ -364,7 +364,7 @@ async def test_who_is_silent_is_fenced_and_others_lead(quorum: Quorum) -> None:
     await until(led_by_two, "the silent one is fenced")
     beating.cancel()
     assert two.observer.image.live_epoch(ONE) is None
-    assert quorum.node.fenced_fast == []
+    assert quorum.node.fenced_fast == {}
 
 
 async def beat_for_ever(member: Member) -> None:
@@ -401,7 +401,7 @@ async def test_who_is_gone_and_whose_port_refuses_is_fenced_at_once(quorum: Quor
     await quorum.stop(one)  # its port is nobody's
     quorum.members.remove(one)
     await until(lambda: two.observer.image.partitions[topic_id, 0].leader == TWO, "the other one leads")
-    assert quorum.node.fenced_fast == [ONE]
+    assert quorum.node.fenced_fast == {ONE: 1}
 
 
 async def test_fast_fencing_may_be_switched_on_while_everything_runs(quorum: Quorum) -> None:
@@ -410,7 +410,7 @@ async def test_fast_fencing_may_be_switched_on_while_everything_runs(quorum: Quo
     await two.ask(lambda epoch: AlterConfigs((fast,), quorum_epoch=epoch))
     await quorum.stop(one)
     quorum.members.remove(one)
-    await until(lambda: quorum.node.fenced_fast == [ONE], "it is fenced fast")
+    await until(lambda: quorum.node.fenced_fast == {ONE: 1}, "it is fenced fast")
 
 
 @pytest.mark.parametrize(

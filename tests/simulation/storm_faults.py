@@ -371,7 +371,7 @@ class Faults:
             self.world.counts["fenced while alive"] += 1
 
     def _fenced_fast(self, number: int) -> int:
-        return sum(node.fenced_fast.count(BrokerId(number)) for node in self.cluster.controllers)
+        return sum(node.fenced_fast.get(BrokerId(number), 0) for node in self.cluster.controllers)
 
     # ── disks ─────────────────────────────────────────────────────────────────────────────────────
 
