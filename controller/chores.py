@@ -30,6 +30,8 @@ from tidelog.protocol.types import BrokerId
 logger = logging.getLogger(__name__)
 
 ASK_TIMEOUT_MS: Final = 2000
+PLACES_AT_ONCE: Final = 10_000
+"""Partitions that a broker is asked about in one request: its answer fits into a frame, also where it says why not."""
 
 
 class Chores:
@@ -163,18 +165,19 @@ class Chores:
         known = self._active.image.brokers.get(broker)
         if known is None:
             return
-        request = GetReplicaLogInfo(self._active.epoch, tuple(PartitionIndex(*place) for place in places))
         try:
             connection = await connect(
                 known.host, known.port, self._hello, bounds=self._bounds, timeout_ms=ASK_TIMEOUT_MS
             )
             try:
-                reply, _ = await connection.call(request, timeout_ms=ASK_TIMEOUT_MS)
+                for first in range(0, len(places), PLACES_AT_ONCE):
+                    asked = tuple(PartitionIndex(*place) for place in places[first : first + PLACES_AT_ONCE])
+                    request = GetReplicaLogInfo(self._active.epoch, asked)
+                    reply, _ = await connection.call(request, timeout_ms=ASK_TIMEOUT_MS)
+                    if isinstance(reply, GetReplicaLogInfoReply) and not reply.error:
+                        self._active.recovery.answered(broker, reply)
+                        self._appended.set()
             finally:
                 connection.close()
         except TidelogError as error:
             logger.info("recovery.unheard broker=%d error=%r", broker, str(error))
-            return
-        if isinstance(reply, GetReplicaLogInfoReply) and not reply.error:
-            self._active.recovery.answered(broker, reply)
-            self._appended.set()

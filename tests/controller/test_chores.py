@@ -1,15 +1,28 @@
 """What an active controller does besides answering, and when it stops."""
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from tests.controller.book import Book, partition
+from tests.controller.book import TOPIC, Book, partition
 from tidelog.controller.chores import Chores
 from tidelog.controller.recovery import Recovery
 from tidelog.protocol.bounds import Bounds
+from tidelog.protocol.errors import StorageError
+from tidelog.protocol.io import Incoming, listen
 from tidelog.protocol.limits import DEFAULT
-from tidelog.protocol.messages import ElectLeaders, Hello
+from tidelog.protocol.messages import (
+    ElectLeaders,
+    GetReplicaLogInfo,
+    GetReplicaLogInfoReply,
+    Hello,
+    ReplicaLogInfo,
+    Welcome,
+)
+from tidelog.protocol.messages.shapes import ENTRIES_MAX
+from tidelog.protocol.types import BrokerId
+from tidelog.testing.ports import HOST
 
 
 def chores() -> Chores:
@@ -59,3 +72,31 @@ async def test_an_operators_election_waits_for_half_of_its_own_time() -> None:
     begun_s = asyncio.get_running_loop().time()
     await chores().find(ElectLeaders(None, unclean=True, quorum_epoch=3, timeout_ms=100))
     assert asyncio.get_running_loop().time() - begun_s >= 0.049
+
+
+async def test_a_broker_of_more_partitions_than_a_frame_can_tell_of_is_asked_in_several_requests() -> None:
+    ours, told = chores(), list[int]()
+    active: Any = ours._active
+    active.recovery = SimpleNamespace(
+        answered=lambda _, reply: told.extend(each.index for each in reply.partitions)
+    )
+
+    def serve(incoming: Incoming) -> None:
+        asked = incoming.message
+        if isinstance(asked, Hello):
+            incoming.reply(Welcome())
+            return
+        assert isinstance(asked, GetReplicaLogInfo)
+        why = "orders-0 is not served here: " + "/a/directory/of/this/broker " * 5
+        entries = (
+            ReplicaLogInfo(each.topic_id, each.index, StorageError.code, why) for each in asked.partitions
+        )
+        incoming.reply(GetReplicaLogInfoReply(partitions=tuple(entries)))
+
+    listener = await listen(HOST, 0, serve)
+    known = active.image.brokers
+    known[BrokerId(2)] = replace(known[BrokerId(2)], host=HOST, port=listener.port)
+    await ours._ask(BrokerId(2), [(TOPIC, index) for index in range(ENTRIES_MAX + 1)])
+    listener.close()
+    await listener.wait_closed()
+    assert told == [*range(ENTRIES_MAX + 1)]
