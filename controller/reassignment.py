@@ -50,7 +50,8 @@ def alter_reassignments(image: Image, request: AlterReassignments) -> Answer[Alt
     check_distinct(label(image, place) for place in places)
     entries = []
     then: dict[Place, PartitionState] = {}
-    units: list[list[Fact]] = []
+    begun: list[list[Fact]] = []
+    ended: list[list[Fact]] = []
     for entry in request.partitions:
         try:
             p = partition_of(image, (entry.topic_id, entry.index))
@@ -60,9 +61,11 @@ def alter_reassignments(image: Image, request: AlterReassignments) -> Answer[Alt
             continue
         entries.append(_entry(entry, moved))
         then[p.place] = moved
-        units += [[moved.changed()]] if moved is not p else []
+        if moved is not p:
+            (begun if moved.adding or moved.removing else ended).append([moved.changed()])
     throttle = _throttle(image, request.throttle_bytes_s, then)
-    batches = [] if request.validate_only else in_batches([throttle, *units])
+    # What begins comes first: a batch after which nothing moves would end the throttle for those that follow.
+    batches = [] if request.validate_only else in_batches([throttle, *begun, *ended])
     return Answer(batches, AlterReassignmentsReply(tuple(entries)))
 
 

@@ -32,6 +32,7 @@ from tidelog.protocol.errors import (
 from tidelog.protocol.messages import (
     AlterConfigs,
     AlterPartition,
+    AlterReassignments,
     BrokerHeartbeat,
     ConfigAlter,
     CreateTopics,
@@ -39,10 +40,12 @@ from tidelog.protocol.messages import (
     IsrMember,
     NewTopic,
     PartitionAlter,
+    PartitionMove,
     PlanMoves,
     Reply,
     ResourceAlter,
 )
+from tidelog.protocol.settings import MOVE_RATE
 from tidelog.protocol.types import NO_BROKER, BrokerId, Epoch, Offset
 
 EPOCH = Epoch(7)
@@ -282,12 +285,17 @@ def test_what_gives_back_step_by_step_ends_when_the_broker_is_being_fenced(what:
     assert log.working.brokers[BrokerId(3)].fenced
 
 
-def proposals(log: Log, partitions: int) -> AlterPartition:
-    """Broker 1 leads so many and proposes that broker 2 joins."""
+def many(log: Log, partitions: int) -> None:
+    """So many partitions that broker 1 leads, with nobody else in sync."""
     states = [partition((1,), min_isr=1, index=number) for number in range(partitions)]
     log.book.say(TopicCreated(TOPIC, "wide"))
     for first in range(0, partitions, PARTITIONS_MAX):
         log.book.say(*(state.created() for state in states[first : first + PARTITIONS_MAX]))
+
+
+def proposals(log: Log, partitions: int) -> AlterPartition:
+    """Broker 1 leads so many and proposes that broker 2 joins."""
+    many(log, partitions)
     isr = tuple(IsrMember(BrokerId(member), log.book.epoch(member)) for member in (1, 2))
     alters = tuple(PartitionAlter(TOPIC, number, 5, 9, 1, isr) for number in range(partitions))
     return AlterPartition(BrokerId(1), log.book.epoch(1), EPOCH, alters)
@@ -341,6 +349,18 @@ def test_a_partition_that_is_named_twice_in_different_steps_is_named_twice() -> 
     twice = replace(request, partitions=(*request.partitions, request.partitions[0]))
     reply = one_more(node.serve(twice, 0))
     assert (reply.error, log.end_offset) == (InvalidRequest.code, end)
+
+
+def test_a_throttle_holds_for_moves_that_go_on_after_more_have_ended_than_a_batch_holds() -> None:
+    log = Log()
+    node = active(log)
+    many(log, FACTS_MAX + 1)
+    log.book.register(4)
+    at_once = [PartitionMove(TOPIC, index, ids(3, 2, 1)) for index in range(FACTS_MAX)]
+    moves = (*at_once, PartitionMove(TOPIC, FACTS_MAX, ids(1, 2, 4)))
+    finish(node.serve(AlterReassignments(moves, throttle_bytes_s=1000, quorum_epoch=EPOCH), 0))
+    assert log.working.indexes.moving == {(TOPIC, FACTS_MAX)}
+    assert log.working.configs == {("cluster", "", MOVE_RATE): "1000"}
 
 
 def test_a_topic_that_is_removed_while_a_broker_is_fenced_does_not_keep_it_from_being() -> None:

@@ -372,7 +372,7 @@ BUGS = (
     Bug("strangers hold it", "    if strangers:", "    if False:"),
     Bug("who shuts down gets more", "    if stopping:", "    if False:"),
     Bug("who shuts down loses what it has", "if r not in p.replicas and image.brokers[r].shutting_down", "if image.brokers[r].shutting_down"),
-    Bug("validated and done", "[] if request.validate_only else in_batches([throttle, *units])", "in_batches([throttle, *units])"),
+    Bug("validated and done", "[] if request.validate_only else in_batches([throttle, *begun, *ended])", "in_batches([throttle, *begun, *ended])"),
     Bug("a throttle without a move", "if value is not None and not begun and", "if False and"),
     Bug("a throttle for ever", "or image.indexes.moving:", "or True:"),
     Bug("a throttle that ends with the first move", " or image.indexes.moving:", ":"),
