@@ -209,8 +209,9 @@ class Upkeep:
                 await self._destroy(*taken)
 
     async def _destroy(self, data: DataDirectory, names: list[str]) -> None:
+        removals = data.write_removals()
         try:
-            await in_a_thread(data.directory.flush)
+            await in_a_thread(partial(data.make_removals_durable, removals))
         except OSError as error:
             with suppress(StorageError):
                 data.halt("make removals durable", error)

@@ -182,15 +182,16 @@ class OffsetCheckpoint:
         """Write the state as it is now, before this returns."""
         return self.prepare(offsets).run()
 
-    def forget(self, partition: TopicPartition) -> bool:
-        """A new partition of that name inherits nothing: remove its old entry durably, before the first append.
+    def forget(self, *partitions: TopicPartition) -> bool:
+        """New partitions of those names inherit nothing: remove their old entries durably, before the first append.
 
         KAFKA-1647 and KIP-516: a re-created topic began with the high watermark of the old one.
         """
         assert self._latest is not None, f"{self._name} has not been read"
-        if partition not in self._latest:
-            return False
-        return self.write({key: offset for key, offset in self._latest.items() if key != partition})
+        old = self._latest.keys() & set(partitions)
+        return bool(old) and self.write(
+            {key: offset for key, offset in self._latest.items() if key not in old}
+        )
 
     def carry_out(self, pending: PendingWrite) -> bool:
         """Write that state, unless a later one has been written (`PendingWrite.run`)."""

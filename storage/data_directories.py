@@ -16,7 +16,7 @@ What it keeps true (docs/STORAGE.md, 14; ADR 106):
 """
 
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -123,11 +123,11 @@ class DataDirectories:
                 starting.enter_context(data.starting())
             failed = read_failures(self.first.directory)
             here = frozenset(data.life.directory_id for data in self.all[1:])
-            self._choose_copies(here if failed is None else failed)
+            lies = self._choose_copies(here if failed is None else failed)
             if failed != frozenset():
                 self._believe(here if failed is None else failed)
             for data in self.all:
-                yield from data.open(now_ms)
+                yield from data.open(now_ms, lies)
 
     def _believe(self, failed: frozenset[bytes]) -> None:
         """These have failed in the last life: each says so of itself from now on."""
@@ -139,8 +139,8 @@ class DataDirectories:
         with suppress(NoRoom):  # it is said once more by the next life
             write_failures(self.first.directory, failed - said)
 
-    def _choose_copies(self, failed: frozenset[bytes]) -> None:
-        """Where a log lies in two directories, set one of them aside before anything is opened."""
+    def _choose_copies(self, failed: frozenset[bytes]) -> Collection[TopicPartition]:
+        """Where a log lies in two directories, set one of them aside before anything is opened; all that there are."""
         lies: dict[TopicPartition, DataDirectory] = {}
         for data in self.all:
             for name in data.directory.names():
@@ -150,6 +150,7 @@ class DataDirectories:
                 other = lies.setdefault(partition, data)
                 if other is not data:
                     lies[partition] = self._choose(name, other, data, failed)
+        return lies
 
     def _choose(
         self, name: str, one: DataDirectory, other: DataDirectory, failed: frozenset[bytes]

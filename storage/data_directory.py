@@ -8,13 +8,15 @@ What it keeps true (docs/STORAGE.md, 2, 5, 7 and 8):
   their flushes, and lowered before a log is cut.
 * What the checkpoints say of a log that could not be opened they go on saying, until it can be.
 * A directory that is not one of a partition's, or whose topic is not known, is kept and never served (stray).
+* What a checkpoint speaks of was there: a log that was removed leaves them before the last of it goes, so one that
+  they know and that is not here is gone, and not merely never made (ADR 119).
 * `.clean_shutdown` is written only if every log was opened, served and closed without an error.
 
 Which partitions belong here, and how far each is committed, is not known here: that is the broker's business.
 """
 
 import errno
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -47,7 +49,7 @@ from tidelog.storage.identity import read_topic_id, write_topic_id
 from tidelog.storage.keeping import Kept
 from tidelog.storage.log import Log
 from tidelog.storage.making import Making
-from tidelog.storage.names import DELETED, STRAY, parse_partition, parted_name, partition_name
+from tidelog.storage.names import DELETED, STRAY, parse_partition, parted_name, parted_stem, partition_name
 from tidelog.storage.open_segments import OpenSegments
 from tidelog.storage.recovery import Checkpointed, Findings, Opening, set_aside_in
 from tidelog.storage.reserve import Reserve
@@ -96,6 +98,8 @@ class DataDirectory:
         self.open_segments = open_segments
         self.logs: dict[TopicPartition, Log] = {}
         self.topic_ids: dict[TopicPartition, TopicId] = {}
+        self.gone: list[TopicPartition] = []
+        """Logs that were here and are in no directory any more: to be told to the controller."""
         self.failure: StorageError | None = None
         """Why nothing here is believed any more; only a new life can."""
         self.report = Report()
@@ -109,24 +113,57 @@ class DataDirectory:
         self._high_watermarks: dict[TopicPartition, Offset] = {}
         self._unread: set[str] = set()
         self._unopened: dict[str, dict[TopicPartition, Offset]] = {name: {} for name in OFFSET_CHECKPOINTS}
-        """What each checkpoint says of the logs that are offline: it goes on saying so until they open."""
+        """What each checkpoint says of logs that are offline or gone: until they open, or the controller knows."""
 
     # ── opening ───────────────────────────────────────────────────────────────────────────────────
 
-    def open(self, now_ms: int) -> Iterator[None]:
-        """Open every log; yields now and then. Afterwards the recovery points are durable."""
+    def open(self, now_ms: int, elsewhere: Collection[TopicPartition] = ()) -> Iterator[None]:
+        """Open every log; yields now and then. Afterwards the recovery points are durable.
+
+        `elsewhere`: what lies in other directories of this node.
+        """
         names = self.directory.names()
         if not any(parse_partition(name) for name in names):
             for checkpoint in self._checkpoints.values():
                 checkpoint.create()  # a missing purge file would mean that much has been purged
         said = {name: self._read(checkpoint) for name, checkpoint in self._checkpoints.items()}
         self._high_watermarks = said[HIGH_WATERMARKS]
+        self._miss(names, elsewhere, said)
         for name in names:
             if name.endswith(DELETED):
                 self.directory.remove_directory(name)
             elif (partition := parse_partition(name)) is not None and self.directory.is_directory(name):
                 yield from self._open(partition, name, said, now_ms)
         self._write_after_opening(said)
+
+    def _miss(
+        self,
+        names: Sequence[str],
+        elsewhere: Collection[TopicPartition],
+        said: Mapping[str, Mapping[TopicPartition, Offset]],
+    ) -> None:
+        """Find out what is gone. What was removed on purpose leaves the checkpoints before the last of it goes."""
+        here, left = set(names), {parted_stem(name) for name in names if name.endswith(DELETED)}
+        removed = []
+        for partition in sorted({*said[RECOVERY_POINTS], *said[HIGH_WATERMARKS]}.difference(elsewhere)):
+            name = partition_name(partition)
+            if name in here:
+                continue
+            if parted_stem(parted_name(name, 0, DELETED)) in left:
+                removed.append(partition)
+                continue
+            self.gone.append(partition)
+            self.report.problems.append(f"{self.directory.path}/{name} is gone, with all that it held")
+            self._go_on_saying(partition, said)
+        with suppress(NoRoom):  # as in `make_removals_durable`
+            for name in (RECOVERY_POINTS, HIGH_WATERMARKS):
+                self._checkpoints[name].forget(*removed)
+
+    def registered(self) -> None:
+        """The controller knows what is gone: it is not told once more."""
+        for partition in self.gone:
+            self._stop_saying(partition)
+        self.gone = []
 
     def open_again(self, partition: TopicPartition, now_ms: int) -> bool:
         """Open a log that the start had no room for, now that there is some; whether it is open."""
@@ -135,8 +172,7 @@ class DataDirectory:
             return False
         said = {name: dict(offsets) for name, offsets in self._unopened.items()}
         del self.report.offline[partition]
-        for offsets in self._unopened.values():
-            offsets.pop(partition, None)
+        self._stop_saying(partition)
         for _ in self._open(partition, partition_name(partition), said, now_ms):
             pass
         self._write_after_opening(said)
@@ -221,6 +257,10 @@ class DataDirectory:
         for checkpoint, offsets in said.items():
             if partition in offsets:
                 self._unopened[checkpoint][partition] = offsets[partition]
+
+    def _stop_saying(self, partition: TopicPartition) -> None:
+        for offsets in self._unopened.values():
+            offsets.pop(partition, None)
 
     def _set_aside(
         self,
@@ -317,11 +357,23 @@ class DataDirectory:
     def remove(self, partition: TopicPartition) -> str:
         """Take a log out of service: its name is free. The answer is the name to `destroy`, soon.
 
-        A kill leaves that to the next start. It is durable when `directory` is flushed, by whoever destroys it or makes
-        a log of that name: a loss of power before may leave the log as it was.
+        A kill leaves that to the next start. It is durable by `make_removals_durable`, or when a log of that name is
+        made: a loss of power before may leave the log as it was.
         """
         self._close(partition, for_good=True)
         return self._part(partition_name(partition), DELETED)
+
+    def write_removals(self) -> list[PendingWrite]:
+        """What checkpoints say without the logs that were removed."""
+        points = {partition: log.recovery_point for partition, log in self.logs.items()}
+        return [self._prepare(RECOVERY_POINTS, points), self.write_high_watermarks({})]
+
+    def make_removals_durable(self, removals: Sequence[PendingWrite]) -> None:
+        """Before `destroy`: neither is what was removed served again, nor missed (may run in a worker thread)."""
+        self.directory.flush()
+        with suppress(NoRoom):  # to destroy it makes some; only a topic made again could be taken for gone
+            for write in removals:
+                write.run()
 
     def destroy(self, *names: str) -> None:
         """Remove what `remove` left (may run in a worker thread)."""

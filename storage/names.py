@@ -38,6 +38,11 @@ def parted_name(name: str, number: int, ending: str) -> str:
     return topic[: NAME_MAX - len(rest)] + rest
 
 
+def parted_stem(name: str) -> str:
+    """A name of what is left of a partition's directory, without what tells it from others of the same one."""
+    return name.rpartition(".")[0]
+
+
 def parse_parted(name: str, ending: str) -> TopicPartition | None:
     """The partition whose directory that was, its topic perhaps shortened; None: it is not named so."""
     found = _PARTED.fullmatch(name.removesuffix(ending)) if name.endswith(ending) else None
