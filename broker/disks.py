@@ -6,7 +6,7 @@ from dataclasses import replace
 from tidelog.broker.config import BrokerConfig
 from tidelog.controller.facts import METADATA
 from tidelog.protocol.errors import StorageError
-from tidelog.protocol.messages import DirectoryStanding, PartitionIndex
+from tidelog.protocol.messages import DirectoryStanding, GoneReplica, PartitionIndex
 from tidelog.protocol.types import Epoch
 from tidelog.storage.crashes import CrashKind, Life
 from tidelog.storage.data_directories import DataDirectories, take_all
@@ -48,6 +48,7 @@ class Disks:
                 int(one.life.worst),
                 one.life.incarnation_ids,
                 tuple(PartitionIndex(*place) for place in one.data.lie_here()),
+                tuple(GoneReplica(*partition) for partition in one.data.gone),
             )
             for one in self._taken
         )
@@ -58,6 +59,7 @@ class Disks:
             try:
                 adopt_cluster(one.data.directory, one.claim.identity, cluster_id)
                 one.life.registered(broker_epoch)
+                one.data.registered()
             except OSError as error:
                 with suppress(StorageError):  # told by `on_failure`
                     one.data.halt("note the registration", error)

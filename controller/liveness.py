@@ -10,7 +10,8 @@ What it keeps true (I-18, I-49, I-51, I-52):
 * Starts on one disk are counted, and registered in that order: an earlier one that comes late is refused (ADR 74).
 * Whoever registers leaves every ISR, and, of partitions that its last end may have cost something, every ELR;
   only then its new registration counts. One asynchronous topic does not cost the others (DECISIONS 2 and 4), nor
-  one disk what lies on another: what lies on none when one is missing has lost everything (ADR 106).
+  one disk what lies on another: what lies on none when one is missing has lost everything (ADR 106), and so has
+  what is gone from a disk that is there (ADR 119).
 * Nobody is fenced for silence earlier than a session and a tenth after it was heard last; a new controller waits
   for as long, and for one fetch time-out of the quorum, before it fences anybody: leases have run out by then.
 * Nobody's lease is renewed before it has read the last record that took a leadership from it (ADR 75).
@@ -19,7 +20,7 @@ What it keeps true (I-18, I-49, I-51, I-52):
 `Sessions` is what the active controller keeps in memory; the functions decide from an image and answer facts.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -220,7 +221,7 @@ def register(
         raise DuplicateBrokerRegistration(
             f"broker {known.id} is alive at {known.host}:{known.port} under epoch {known.epoch}"
         )
-    loss = loss_of(known, request)
+    loss = loss_of(known, request, gone_of(image, request))
     places = leaving(image, request.broker_id, loss)
     facts = leave(image, request.broker_id, loss, places[:STEP])
     if len(places) > STEP:
@@ -268,7 +269,15 @@ def _check(image: Image, request: RegisterBroker) -> None:
         )
 
 
-def loss_of(known: BrokerState | None, request: RegisterBroker) -> Callable[[PartitionState], Loss | None]:
+def gone_of(image: Image, request: RegisterBroker) -> set[Place]:
+    """The replicas whose directories are gone from its disks (ADR 119); of topics that are gone, too, nobody asks."""
+    told = [replica for disk in request.directories for replica in disk.gone]
+    return {(image.topic_ids[each.topic], each.index) for each in told if each.topic in image.topic_ids}
+
+
+def loss_of(
+    known: BrokerState | None, request: RegisterBroker, gone: Collection[Place] = ()
+) -> Callable[[PartitionState], Loss | None]:
     """What the broker's last end may have cost, partition by partition: as the disk has fared that it lies on."""
     alone = DirectoryStanding(request.directory_id, request.crash_kind, request.incarnation_ids)
     found = request.directories or (alone,)
@@ -280,7 +289,7 @@ def loss_of(known: BrokerState | None, request: RegisterBroker) -> Callable[[Par
 
     def loss(p: PartitionState) -> Loss | None:
         disk = on.get(p.place)
-        if known is None or (disk is None and missing):
+        if known is None or (disk is None and missing) or p.place in gone:
             return nowhere
         disk = disk or found[0]
         if disk.directory_id not in registered or known.incarnation_id not in disk.incarnation_ids:

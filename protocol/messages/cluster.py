@@ -59,6 +59,16 @@ class RegisterBrokerReply(Reply, frozen=True, tag=97):
     """With INVALID_REGISTRATION: which start of the same disk is registered. A disk that lost its count goes on there."""
 
 
+class GoneReplica(Entry, frozen=True):
+    """A replica whose directory was there and is not any more. Its topic's id is gone with it."""
+
+    topic: TopicName
+    """The topic."""
+
+    index: Index
+    """The partition's number in the topic."""
+
+
 class DirectoryStanding(Entry, frozen=True):
     """One of a broker's disks, as its process found it when it started."""
 
@@ -73,6 +83,9 @@ class DirectoryStanding(Entry, frozen=True):
 
     replicas: Annotated[tuple[PartitionIndex, ...], ENTRIES] = ()
     """What lies on it, be it readable or not."""
+
+    gone: Annotated[tuple[GoneReplica, ...], ENTRIES] = ()
+    """What lay on it and lies on no disk any more: it has lost everything, and was not merely never made."""
 
 
 class RegisterBroker(Request, frozen=True, tag=97):

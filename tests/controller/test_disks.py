@@ -10,7 +10,7 @@ from tests.controller.planted import Bug, fails, planted
 from tests.controller.test_liveness import registers
 from tidelog.controller import liveness
 from tidelog.controller.facts import BrokerRegistered
-from tidelog.protocol.messages import DirectoryStanding, PartitionIndex
+from tidelog.protocol.messages import DirectoryStanding, GoneReplica, PartitionIndex
 from tidelog.storage.crashes import CrashKind
 
 (ONE,) = ids(1)
@@ -18,11 +18,15 @@ FIRST, SECOND = "first process", "second process"
 
 
 def disk(
-    name: str, *indexes: int, kind: CrashKind = CrashKind.PROCESS, knows: tuple[str, ...] = (FIRST, SECOND)
+    name: str,
+    *indexes: int,
+    kind: CrashKind = CrashKind.PROCESS,
+    knows: tuple[str, ...] = (FIRST, SECOND),
+    gone: tuple[GoneReplica, ...] = (),
 ) -> DirectoryStanding:
     """One of broker 1's disks, with these partitions on it and these processes on record."""
     here = tuple(PartitionIndex(TOPIC, index) for index in indexes)
-    return DirectoryStanding(named(name), kind, tuple(map(named, knows)), here)
+    return DirectoryStanding(named(name), kind, tuple(map(named, knows)), here, gone)
 
 
 def comes_back_with(module: Any, book: Book, *disks: DirectoryStanding) -> None:
@@ -70,6 +74,10 @@ CASES: dict[str, tuple[tuple[DirectoryStanding, ...], str]] = {
     ),
     "all, and a new one": ((disk("disk 1", 0, 2), disk("disk 2", 1, 3), disk("disk 3", **NEW)), "-- --"),
     "all, and one replica was not made yet": ((disk("disk 1", 0, 2), disk("disk 2", 3)), "-- --"),
+    "all, and one directory is gone": (
+        (disk("disk 1", 0, 2), disk("disk 2", 3, gone=(GoneReplica("orders", 1), GoneReplica("removed", 2)))),
+        "-x --",
+    ),
     "the first one is a new one": ((disk("disk 9", **NEW), disk("disk 2", 1, 3)), "x- x-"),
 }
 
@@ -97,6 +105,13 @@ def what_lay_on_a_missing_disk_is_not_even_worth_asking_for(module: Any) -> None
     assert [book.state(index).last_known_elr for index in (0, 1)] == [(ONE,), ()]
 
 
+def test_of_what_is_gone_from_a_disk_there_is_nothing_to_ask_for_either() -> None:
+    """It is not led with nothing in it only because nobody else has it: what is gone may be put back."""
+    book = Book(partition((1,), replicas=(1,), min_isr=1))
+    comes_back_with(liveness, book, disk("disk 1", gone=(GoneReplica("orders", 0),)), disk("disk 2"))
+    assert (book.state().elr, book.state().last_known_elr) == ((), ())
+
+
 def test_what_lay_on_a_missing_disk_is_not_even_worth_asking_for() -> None:
     what_lay_on_a_missing_disk_is_not_even_worth_asking_for(liveness)
 
@@ -119,6 +134,8 @@ BUGS = (
     Bug("a missing disk is not missed", "(disk is None and missing)", "False"),
     Bug("a missing disk costs everything", "(disk is None and missing)", "missing"),
     Bug("what was not made is lost", "(disk is None and missing)", "disk is None"),
+    Bug("what is gone was never made", " or p.place in gone", ""),
+    Bug("what is gone has no topic", "(image.topic_ids[each.topic], each.index)", "(each.topic, each.index)"),
     Bug("all lies on the first disk", "disk = disk or found[0]", "disk = found[0]"),
     Bug("a disk that comes back is believed", "disk.directory_id not in registered or ", ""),
     Bug("a disk may miss a registration", " or known.incarnation_id not in disk.incarnation_ids", ""),

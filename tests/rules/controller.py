@@ -69,6 +69,7 @@ RULES: dict[str, Rule] = {
     "a_kill_is_not_lossy": Rule("The death of the process costs nothing.", "4.5, D6, I-24", Instead(liveness, "loss_of", "{CrashKind.CLEAN, CrashKind.PROCESS}", "{CrashKind.CLEAN}"), cost("a kill"), ("D6",)),
     "a_flushed_log_is_not_lossy": Rule("The death of the machine costs a log in group mode nothing.", "4.5, D6, I-25", Instead(liveness, "loss_of", "None if disk.crash_kind == CrashKind.HOST and p.flush_group else lost", "lost"), cost("the death of the machine"), ("D6",)),
     "missing_disk_is_missed": Rule("What lay on a disk that is missing has lost everything.", "4.5, ADR 0106, I-4", Instead(liveness, "loss_of", "(disk is None and missing)", "False"), on_disks("one is missing"), ("lossy_leaves_elr", "D6")),
+    "gone_is_missed": Rule("A replica whose directory is gone from its disk has lost everything.", "4.5, ADR 0119, I-4", Instead(liveness, "loss_of", " or p.place in gone", ""), on_disks("all, and one directory is gone"), ("lossy_leaves_elr", "D6")),
     "disks_end_alone": Rule("One disk's end costs nothing that lies on another.", "4.5, ADR 0106, I-24", Instead(liveness, "loss_of", "if disk.crash_kind in {", "if request.crash_kind in {"), on_disks("the first one is damaged"), ("D6",)),
     "late_disk_is_lossy": Rule("A disk that has missed a registration has lost its standing.", "4.5, ADR 0106, I-4", Instead(liveness, "loss_of", " or known.incarnation_id not in disk.incarnation_ids", ""), on_disks("one has missed a registration"), ("lossy_leaves_elr", "D6")),
     # ── proposals

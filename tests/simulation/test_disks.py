@@ -1,7 +1,7 @@
 """Brokers with two disks each, of which one fails or is replaced: what lies on the other goes on (ADR 106)."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -312,10 +312,10 @@ def test_a_controller_that_misses_no_disk_is_found_out(monkeypatch: pytest.Monke
     loss_of = liveness.loss_of
 
     def planted(
-        known: BrokerState | None, request: RegisterBroker
+        known: BrokerState | None, request: RegisterBroker, gone: Collection[Place]
     ) -> Callable[[PartitionState], Loss | None]:
         there = tuple(disk.directory_id for disk in request.directories)
-        return loss_of(replace(known, directories=there) if known is not None else None, request)
+        return loss_of(replace(known, directories=there) if known is not None else None, request, gone)
 
     monkeypatch.setattr(liveness, "loss_of", planted)
     # Until the last one in sync gets a new disk, and comes back before the others: 66 is where it was seen last.
