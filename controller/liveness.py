@@ -11,7 +11,7 @@ What it keeps true (I-18, I-49, I-51, I-52):
 * Whoever registers leaves every ISR, and, of partitions that its last end may have cost something, every ELR;
   only then its new registration counts. One asynchronous topic does not cost the others (DECISIONS 2 and 4), nor
   one disk what lies on another: what lies on none when one is missing has lost everything (ADR 106), and so has
-  what is gone from a disk that is there (ADR 119).
+  what is gone from a disk that is there (ADR 120).
 * Nobody is fenced for silence earlier than a session and a tenth after it was heard last; a new controller waits
   for as long, and for one fetch time-out of the quorum, before it fences anybody: leases have run out by then.
 * Nobody's lease is renewed before it has read the last record that took a leadership from it (ADR 75).
@@ -270,7 +270,7 @@ def _check(image: Image, request: RegisterBroker) -> None:
 
 
 def gone_of(image: Image, request: RegisterBroker) -> set[Place]:
-    """The replicas whose directories are gone from its disks (ADR 119); of topics that are gone, too, nobody asks."""
+    """The replicas whose directories are gone from its disks (ADR 120); of topics that are gone, too, nobody asks."""
     told = [replica for disk in request.directories for replica in disk.gone]
     return {(image.topic_ids[each.topic], each.index) for each in told if each.topic in image.topic_ids}
 

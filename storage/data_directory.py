@@ -9,7 +9,7 @@ What it keeps true (docs/STORAGE.md, 2, 5, 7 and 8):
 * What the checkpoints say of a log that could not be opened they go on saying, until it can be.
 * A directory that is not one of a partition's, or whose topic is not known, is kept and never served (stray).
 * What a checkpoint speaks of was there: a log that was removed leaves them before the last of it goes, so one that
-  they know and that is not here is gone, and not merely never made (ADR 119).
+  they know and that is not here is gone, and not merely never made (ADR 120).
 * `.clean_shutdown` is written only if every log was opened, served and closed without an error.
 
 Which partitions belong here, and how far each is committed, is not known here: that is the broker's business.

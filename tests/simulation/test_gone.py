@@ -1,4 +1,4 @@
-"""A partition's directory that is gone as a whole, and one that was never made: who may lead then (ADR 119)."""
+"""A partition's directory that is gone as a whole, and one that was never made: who may lead then (ADR 120)."""
 
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""A partition's directory that is gone as a whole is missed, and one that was removed on purpose is not (ADR 119)."""
+"""A partition's directory that is gone as a whole is missed, and one that was removed on purpose is not (ADR 120)."""
 
 from collections.abc import Callable
 from contextlib import suppress
