@@ -1,20 +1,25 @@
-"""What a controller has promised, on its disk: `quorum-state` (design 4.12).
+"""What a controller has promised, on its disk: `quorum-state` (design 4.12), and whether it may vote with its log.
 
     {"version":1,"epoch":7,"leader_id":2,"voted_id":1,"voted_directory_id":"<32 hex>","crc":"1a2b3c4d"}
 
 -1 and null stand for nobody. What it keeps true (I-45): the file is durable when `write` returns, whole after any
 crash, and never trusted when a byte of it is not what was written. A controller that has a log but does not know
-what it has promised must not vote, or an epoch could have two leaders: it does not start.
+what it has promised must not vote, or an epoch could have two leaders: it does not start. Nor does one whose log is
+damaged or gone: it would vote for somebody who lacks what was committed with its help (I-44).
 """
 
 from typing import Final
 
 import msgspec
 
+from tidelog.controller.facts import METADATA, METADATA_TOPIC_ID
 from tidelog.controller.quorum import QuorumState
-from tidelog.protocol.errors import CorruptCheckpoint, UnsupportedFormat
+from tidelog.protocol.errors import CorruptCheckpoint, DamagedLog, UnsupportedFormat
 from tidelog.protocol.types import BrokerId, Epoch
+from tidelog.storage.data_directory import DataDirectory
 from tidelog.storage.files import Directory, read_whole, write_whole
+from tidelog.storage.log import Log
+from tidelog.storage.names import partition_name
 from tidelog.storage.seal import JSON
 
 QUORUM_STATE: Final = "quorum-state"
@@ -74,6 +79,21 @@ class Ballot:
         if state != self.state:
             write_whole(self._directory, QUORUM_STATE, encode_state(state))
             self.state = state
+
+
+def log_to_vote_with(data: DataDirectory, wall_ms: int) -> Log:
+    """The metadata log, made if there never was one.
+
+    A log that lacks what others count upon, or is gone, is refused: without its votes nothing of that is lost.
+    """
+    if METADATA in data.report.offline:
+        raise data.report.offline[METADATA]
+    if METADATA in data.gone:
+        raise DamagedLog(f"{data.directory.path}/{partition_name(METADATA)} is gone; {WAY_OUT}")
+    log = data.logs.get(METADATA) or data.create(METADATA, METADATA_TOPIC_ID, wall_ms)
+    if damage := data.damage_of(METADATA):
+        raise DamagedLog(f"{log} is damaged: {damage}; {WAY_OUT}")
+    return log
 
 
 def encode_state(state: QuorumState) -> bytes:

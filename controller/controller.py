@@ -21,14 +21,13 @@ from typing import Any, Final, NoReturn
 
 from tidelog.controller.active import Active
 from tidelog.controller.archive import Archive
-from tidelog.controller.ballot import WAY_OUT, Ballot
+from tidelog.controller.ballot import Ballot, log_to_vote_with
 from tidelog.controller.chores import Chores
 from tidelog.controller.config import ControllerConfig
 from tidelog.controller.contacts import Contacts
 from tidelog.controller.description import describe_quorum, who_leads
 from tidelog.controller.facts import (
     METADATA,
-    METADATA_TOPIC_ID,
     ClusterInitialized,
     Fact,
     LeaderElected,
@@ -46,7 +45,6 @@ from tidelog.controller.readers import Readers
 from tidelog.controller.turns import Steps, Turns
 from tidelog.protocol.bounds import Bounds
 from tidelog.protocol.errors import (
-    DamagedLog,
     DiskFull,
     InconsistentClusterId,
     NotController,
@@ -207,13 +205,7 @@ class Controller:
         self.reserve = self._data.reserve
         with self._data.starting():
             await breathing(self._data.open(env.clock.wall_ms()))
-            if METADATA in self._data.report.offline:
-                raise self._data.report.offline[METADATA]
-            wall_ms = env.clock.wall_ms()
-            log = self._data.logs.get(METADATA) or self._data.create(METADATA, METADATA_TOPIC_ID, wall_ms)
-            if damage := self._data.damage_of(METADATA):
-                # It lacks what others count upon. Without its votes nothing of that is lost.
-                raise DamagedLog(f"{log} is damaged: {damage}; {WAY_OUT}")
+            log = log_to_vote_with(self._data, env.clock.wall_ms())
             self._archive = Archive(log, config.snapshots, self._save_log_start)
             committed = await self._archive.open()
             self._ballot = Ballot.read(self._data.directory, self._archive.epochs.latest)

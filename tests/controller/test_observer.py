@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -48,6 +49,7 @@ from tidelog.protocol.messages import (
 from tidelog.protocol.records import encode
 from tidelog.protocol.settings import CLUSTER
 from tidelog.protocol.types import BrokerId
+from tidelog.storage.checkpoints import HIGH_WATERMARKS
 from tidelog.storage.crashes import CLEAN_SHUTDOWN, RUNNING
 from tidelog.storage.seal import JSON
 
@@ -134,6 +136,24 @@ async def test_a_controller_whose_log_was_cut_for_damage_votes_at_no_later_start
         await quorum.stop()
         with pytest.raises(DamagedLog, match="this one will follow them without a vote"):
             await quorum.start()
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+async def test_a_controller_whose_log_is_gone_votes_at_no_later_start(quorum: Quorum, stopped: bool) -> None:
+    """It would vote for whoever asks, with a log of its own in which nothing is missed (I-44)."""
+    checkpoint = quorum.path / HIGH_WATERMARKS
+    await until(lambda: checkpoint.exists() and "__metadata 0" in checkpoint.read_text(), "it is on record")
+    if stopped:
+        quorum.node.stop()
+        await until((quorum.path / CLEAN_SHUTDOWN).exists, "it has stopped")
+    await quorum.stop()
+    shutil.rmtree(quorum.path / "__metadata-0")
+    for _ in range(3):
+        with pytest.raises(
+            DamagedLog, match=r"__metadata-0 is gone; .* this one will follow them without a vote"
+        ):
+            await quorum.start()
+        await quorum.stop()
 
 
 async def test_a_controller_that_refuses_its_start_leaves_its_directory_in_order(quorum: Quorum) -> None:
