@@ -15,10 +15,12 @@ What it keeps true (I-69, I-73):
 * A batch that an attempt may have written is never sent under another number: it is sent under its own until a
   broker says what became of it, or it has failed. Only what was certainly refused each time is numbered anew.
 * There is a new epoch only when no batch is unresolved: neither unanswered nor possibly written. Until then only such
-  batches are sent, and what must go before them.
+  batches are sent. What is certainly not written waits for it, and whatever stands behind that is in no doubt either: a
+  broker leaves no gap.
 * Numbers of a lane follow one another, and begin at 0 with each identity.
 """
 
+from collections.abc import Iterable
 from enum import Enum
 from typing import Final
 
@@ -125,9 +127,24 @@ class Sequences:
         """Whether the batch can be sent now as far as its number goes."""
         if self.naming is Naming.NAMED:
             return True
-        if self.naming is not Naming.BROKEN or batch.sequence == NO_SEQUENCE:
-            return False
-        return batch.uncertain or any(behind.uncertain for behind in batch.lane.queue)
+        return self.naming is Naming.BROKEN and batch.uncertain
+
+    def clear(self, lanes: Iterable[Lane]) -> None:
+        """Once the numbering is broken: what is behind a batch that is certainly not written is not written either.
+
+        That one is not sent under its number again, so brokers refuse those behind it, also what arrives late of them.
+        """
+        if self.naming is not Naming.BROKEN:
+            return
+        for lane in lanes:
+            missing: int | None = None
+            for batch in lane.queue:
+                if batch.generation != self.generation:
+                    break
+                if missing is None:
+                    missing = None if batch.uncertain else batch.sequence
+                elif batch.sequence > missing:  # not where numbers went round: who has forgotten it takes a 0
+                    batch.uncertain = False
 
     def number(self, batch: Batch, codec: int) -> None:
         """The bytes to send: those that were sent before, or the batch with the lane's next number."""
@@ -159,7 +176,6 @@ class Sequences:
                 self.break_off(anew=type(error) is InvalidProducerEpoch)
                 if batch.uncertain:
                     return Outcome.FAILED
-                batch.sequence = NO_SEQUENCE
                 return Outcome.AGAIN
         if error.retriable:
             batch.uncertain = batch.uncertain or type(error) in PERHAPS_WRITTEN

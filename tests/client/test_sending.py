@@ -11,6 +11,7 @@ from tidelog.protocol.errors import (
     ClientClosed,
     ConnectionFailed,
     InvalidProducerEpoch,
+    InvalidRecord,
     MessageTooLarge,
     NotEnoughReplicas,
     NotLeaderOrFollower,
@@ -310,6 +311,10 @@ class Story:
         """It is refused, and not written."""
         self._end(NotEnoughReplicas("one is missing"), arrives=False)
 
+    def reject(self) -> None:
+        """It is refused for good: its number is missing from now on."""
+        self._end(InvalidRecord("no key"), arrives=False)
+
     def drop(self) -> None:
         """It never arrives."""
         self._end(ConnectionFailed("cut"), arrives=False)
@@ -337,7 +342,7 @@ class Story:
 
 
 ACTIONS = [*["put"] * 8, *["turn"] * 6, *["answer"] * 5]
-FAULTS = ["refuse", "drop", "lose", "move", "hold_up", "wait"]
+FAULTS = ["refuse", "reject", "drop", "lose", "move", "hold_up", "wait"]
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -3,6 +3,8 @@
 import pytest
 
 from tests.client.producing import Desk, is_named, numbers
+from tidelog.client.batching import Batch
+from tidelog.client.sending import Shipment
 from tidelog.protocol.errors import (
     ConnectionFailed,
     DuplicateSequenceNumber,
@@ -15,6 +17,7 @@ from tidelog.protocol.errors import (
     UnknownProducerId,
 )
 from tidelog.protocol.messages import InitProducerId
+from tidelog.protocol.types import SEQUENCES
 
 
 def test_nothing_is_sent_before_there_is_an_identity() -> None:
@@ -146,8 +149,39 @@ def test_a_batch_that_may_be_written_is_asked_about_before_the_new_epoch() -> No
     assert desk.one(100).batches == [fresh]
 
 
-def test_what_certainly_stands_before_a_doubtful_batch_goes_with_it() -> None:
+def test_what_is_behind_a_batch_that_is_certainly_not_written_is_in_no_doubt() -> None:
     desk = Desk()
+    desk.put()
+    desk.written(desk.one())
+    certain, behind = desk.full(), desk.full()
+    first, second = desk.turn()
+    desk.refused(first, UnknownProducerId("forgotten"))
+    desk.lost(second, ConnectionFailed("cut"))
+    assert desk.turn(100) == []
+    assert desk.name(7, 1) == InitProducerId(7, 0)
+    again = desk.one()
+    assert again.batches == [certain]
+    desk.written(again)
+    assert desk.one().batches == [behind]
+    assert numbers(behind) == (7, 1, 1)
+
+
+def test_where_numbers_have_gone_round_the_doubt_stays() -> None:
+    desk = Desk()
+    lane = desk.put().lane
+    desk.written(desk.one())
+    lane.next_sequence = SEQUENCES - 1
+    desk.full()
+    desk.full()
+    first, second = desk.turn()
+    desk.refused(first, UnknownProducerId("forgotten"))
+    desk.lost(second, ConnectionFailed("cut"))
+    assert desk.turn(100) == []
+    assert desk.name() is None, "of a producer that is not known the 0 may have been taken"
+
+
+def refused_and_lost(desk: Desk) -> tuple[Batch, Batch, Shipment]:
+    """Two batches of a partition: one was refused for now, of the other nothing is heard; and what another one is sent."""
     desk.put(partition=1)
     certain, doubtful = desk.full(0), desk.full(0)
     shipments = desk.turn()
@@ -155,11 +189,32 @@ def test_what_certainly_stands_before_a_doubtful_batch_goes_with_it() -> None:
     first, second = (each for each in shipments if each.broker == 1)
     desk.refused(first, NotEnoughReplicas("one is missing"))
     desk.lost(second, ConnectionFailed("cut"))
+    return certain, doubtful, other
+
+
+def test_a_partition_that_takes_nothing_does_not_hold_up_a_new_epoch() -> None:
+    desk = Desk()
+    certain, doubtful, other = refused_and_lost(desk)
     desk.refused(other, InvalidRecord("no key"))
+    assert desk.turn(100) == [], "what is certainly not written is not sent under its number again"
+    assert desk.name(7, 1) is not None
+    again = desk.one()
+    assert again.batches == [certain]
+    desk.written(again)
+    assert desk.one().batches == [doubtful]
+    assert numbers(doubtful) == (7, 1, 1)
+
+
+def test_what_is_behind_a_batch_that_is_sent_under_its_number_again_stays_in_doubt() -> None:
+    desk = Desk()
+    certain, doubtful, other = refused_and_lost(desk)
     again = desk.one(100)
     assert again.batches == [certain]
     desk.written(again)
-    assert desk.one(100).batches == [doubtful]
+    desk.refused(other, InvalidRecord("no key"))
+    assert desk.name() is None, "it may have arrived late, behind the other one"
+    assert desk.one().batches == [doubtful]
+    assert numbers(doubtful) == (7, 0, 1)
 
 
 def test_a_doubtful_batch_that_is_out_of_order_fails_and_is_not_sent_under_another_number() -> None:
