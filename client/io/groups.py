@@ -40,6 +40,7 @@ from tidelog.client.membership import (
     Standing,
 )
 from tidelog.client.options import ConsumerConfig
+from tidelog.client.reader import Reader
 from tidelog.client.retry import Advice, advice
 from tidelog.protocol.errors import (
     ClientClosed,
@@ -60,7 +61,7 @@ from tidelog.protocol.messages import (
     OffsetCommit,
     OffsetCommitReply,
 )
-from tidelog.protocol.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Offset, TopicPartition
+from tidelog.protocol.types import NO_OFFSET, NO_TIMESTAMP, Offset, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.client.io.session import Session
@@ -483,16 +484,21 @@ class GroupMember:
         if not offsets:
             return
         _, sequence = self.membership.next_commit()
+        read_by = {name: self._fetcher.fetching.readers.get(name) for name in offsets}
         for some in pieces(list(offsets.items()), lambda each: each[1].metadata):
-            await self._commit(dict(some), sequence, deadline_ms)
+            await self._commit(dict(some), read_by, sequence, deadline_ms)
 
     async def _commit(
-        self, offsets: Mapping[TopicPartition, Commit], sequence: int, deadline_ms: float
+        self,
+        offsets: Mapping[TopicPartition, Commit],
+        read_by: Mapping[TopicPartition, Reader | None],
+        sequence: int,
+        deadline_ms: float,
     ) -> None:
         membership = self.membership
         backoff = self._client.backoff(max(deadline_ms - _now_ms(), 1.0))
         while True:
-            places = self._mine(offsets)
+            places = self._mine(offsets, read_by)
             epoch = membership.epoch
             left_ms = max(deadline_ms - _now_ms(), 1.0)
             request = OffsetCommit(
@@ -513,19 +519,22 @@ class GroupMember:
                 self._check(offsets, reply, places)
                 return
 
-    def _mine(self, offsets: Mapping[TopicPartition, Commit]) -> dict[Place, Commit]:
+    def _mine(
+        self, offsets: Mapping[TopicPartition, Commit], read_by: Mapping[TopicPartition, Reader | None]
+    ) -> dict[Place, Commit]:
         found = {}
         for name, each in offsets.items():
-            place = self.places.get(name)
-            if place is None or place not in self.membership.owned or self.membership.standing in OUT:
+            place, reader = self.places.get(name), self._fetcher.fetching.readers.get(name)
+            gone = place not in self.membership.owned or self.membership.standing in OUT
+            # Another reader: it went away and came back, and whoever had it meanwhile has committed more, perhaps.
+            if place is None or gone or reader is None or reader is not read_by[name]:
                 raise FencedMemberEpoch(
                     f"{name} is not this member's (any more): whoever has it goes on where it was committed"
                 )
-            reader = self._fetcher.fetching.readers.get(name)
-            epoch = reader.epoch_before(each.offset) if reader is not None else NO_EPOCH
             time_ms = each.timestamp_ms
             if time_ms == NO_TIMESTAMP:
                 time_ms = self._hands.time_before(name, each.offset)
+            epoch = reader.epoch_before(each.offset)
             found[place] = replace(each, leader_epoch=epoch, timestamp_ms=time_ms)
         return found
 

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from tests.client.nodes import Cluster, running, until
-from tests.client.test_groups import PLACES, client, cluster, committed, fill, member, take
+from tests.client.test_groups import PLACES, client, cluster, committed, fill, member, shared, take
 from tidelog.broker.groups.settings import GroupSettings
 from tidelog.client.admin import NewTopic, Offset, OffsetReset, Shift
 from tidelog.client.io import groups
 from tidelog.client.io.client import Client
 from tidelog.protocol.errors import (
     ConnectionFailed,
+    FencedMemberEpoch,
     LeaderNotAvailable,
     SeveralErrors,
     TidelogError,
@@ -47,6 +48,30 @@ async def test_what_cannot_be_committed_is_given_up_in_time_and_read_again(
                 assert (await reading).offset == 0, "nothing was committed"
             assert len(first.assignment()) == len(second.assignment()) == 2
             assert (first.state, second.state) == ("stable", "stable")
+
+
+async def test_a_commit_is_not_sent_again_for_what_went_away_and_came_back(
+    client: Client, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with member(client, enable_auto_commit=False) as consumer:
+        await shared(consumer)
+        call, theirs = client.call, set[TopicPartition]()
+
+        async def deaf(broker: Any, request: Request, *rest: Any, **options: Any) -> Any:
+            if isinstance(request, OffsetCommit):
+                monkeypatch.undo()
+                async with cluster.client() as other, member(other) as second:
+                    await shared(consumer, second)
+                    theirs.update(second.assignment())
+                    await second.commit(dict.fromkeys(theirs, 30))
+                await shared(consumer)
+                raise ConnectionFailed("the answer was lost")
+            return await call(broker, request, *rest, **options)
+
+        monkeypatch.setattr(client, "call", deaf)
+        with pytest.raises(FencedMemberEpoch, match="is not this member's"):
+            await consumer.commit(dict.fromkeys(PLACES, 5))
+        assert await consumer.committed(*theirs) == dict.fromkeys(theirs, 30)
 
 
 async def test_how_long_a_group_is_behind_is_known_of_whatever_was_committed(
