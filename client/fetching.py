@@ -179,6 +179,7 @@ class Fetching:
         if had:
             at = reader.position
             reader.seek(NO_OFFSET)
+            reader.deleted = had
             reader.high_watermark = reader.log_start = NO_OFFSET
             reader.leader_epoch = reader.ends_epoch = NO_EPOCH
             reader.fail(

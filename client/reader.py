@@ -19,6 +19,7 @@ class Reader:
         "buffered_bytes",
         "cause",
         "decoded",
+        "deleted",
         "ends_epoch",
         "error",
         "failures",
@@ -46,6 +47,8 @@ class Reader:
     def __init__(self, name: TopicPartition, question: int | None) -> None:
         self.name = name
         self.topic_id = b""
+        self.deleted = b""
+        """The topic that was read, where that one was made anew since and nobody has sought in the new one yet."""
         self.leader = NO_BROKER
         self.leader_epoch: Epoch = NO_EPOCH
         self.position: Offset = NO_OFFSET
@@ -105,6 +108,7 @@ class Reader:
         self.strayed = NO_OFFSET
         self.unchecked = False
         self.error = self.cause = None
+        self.deleted = b""
         self.retry_at_ms, self.failures = 0.0, 0
         self.drop()
 

@@ -7,6 +7,7 @@ What it keeps true:
 * A partition is read from where the group has committed it, or else by `auto_offset_reset`; where somebody has sought
   meanwhile, from there.
 * Its commits are sent one behind the other, and numbered: one that was given up and arrives late changes nothing.
+* What was read of a topic that was deleted is not committed into another one of that name, before somebody seeks there.
 * Nothing is committed by itself that the application has in hand. A group with members refuses whatever is committed so
   (NonEmptyGroup): that ends the reading, since somebody else reads for this group.
 """
@@ -24,9 +25,9 @@ from tidelog.client.io.fetcher import Fetcher
 from tidelog.client.io.group_offsets import CLOSE_COMMIT_S, Commit, GroupOffsets, to_commit
 from tidelog.client.io.session import until
 from tidelog.client.options import ConsumerConfig
-from tidelog.protocol.errors import NonEmptyGroup, RequestTimedOut, TidelogError
+from tidelog.protocol.errors import NonEmptyGroup, RequestTimedOut, TidelogError, UnknownTopicId
 from tidelog.protocol.messages import NO_MEMBER, CommittedPartition, OffsetCommit, OffsetCommitReply
-from tidelog.protocol.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Offset, TopicPartition
+from tidelog.protocol.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Offset, TopicId, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.client.io.session import Session
@@ -53,6 +54,7 @@ class Alone:
         self.group = config.group
         self.automatic = config.enable_auto_commit is not False
         """Whether progress is committed by itself."""
+        self._client = client
         self._offsets = GroupOffsets(client, config.group)
         self._fetcher = fetcher
         self._processed = processed
@@ -62,10 +64,12 @@ class Alone:
         """Whose commits are numbered: nobody else's."""
         self._commits = 0
         self._turn = asyncio.Lock()
-        self._committed: dict[TopicPartition, Offset] = {}
+        self._committed: dict[Place, Offset] = {}
         """What was committed last, as far as is known here."""
         self._left: dict[TopicPartition, Offset] = {}
         """How far those were processed that are not read any more, until it is committed."""
+        self._topics: dict[TopicPartition, TopicId] = {}
+        """Which topic those were of that are not read any more."""
         self._committing = False
 
     @property
@@ -75,6 +79,7 @@ class Alone:
 
     def leave(self, names: Collection[TopicPartition]) -> None:
         """These are about to be read no more."""
+        self._topics.update({name: self._meant(name)[0] for name in names})
         if self.automatic:
             self._left.update({name: at for name in names if (at := self._done(name)) != NO_OFFSET})
 
@@ -83,9 +88,12 @@ class Alone:
         asked: dict[TopicPartition, int] = {}
         for name in names:
             reader = self._fetcher.fetching.readers[name]
+            topic_id = self._topics.pop(name, b"")
             reader.seek(self._left.pop(name, NO_OFFSET))
             if reader.position == NO_OFFSET:
                 asked[name] = reader.version
+            else:
+                reader.topic_id = topic_id  # if it is another one by now, that is told
         if asked:
             self._fetcher.spawn(self._place(asked))
         if self.automatic and not self._committing:
@@ -105,7 +113,7 @@ class Alone:
             reader.seek(start.offset)
             reader.offset_epoch = start.leader_epoch
             reader.unchecked = start.leader_epoch != NO_EPOCH
-            self._committed[name] = start.offset
+            self._committed[reader.place] = start.offset
         self._fetcher.stir()
         self._fetcher.arrived.set()
 
@@ -120,16 +128,40 @@ class Alone:
         if not offsets:
             return
         late = RequestTimedOut(f"group {self.group!r} has not taken {len(offsets)} offsets in time")
+        meant = {name: self._meant(name) for name in offsets}
         async with until(deadline_ms, late), self._turn:
             self._commits += 1
             for some in pieces(list(offsets.items()), lambda each: each[1].metadata):
-                await self._send(dict(some), deadline_ms)
+                await self._send(dict(some), meant, deadline_ms)
 
-    async def _send(self, offsets: Mapping[TopicPartition, Commit], deadline_ms: float) -> None:
+    def _meant(self, name: TopicPartition) -> Place:
+        """The partition whose offsets are spoken of; without a topic if nobody knows it yet."""
+        reader = self._fetcher.fetching.readers.get(name)
+        topic_id = self._topics.get(name, b"") if reader is None else reader.deleted or reader.topic_id
+        return topic_id, name.partition
+
+    def _is_gone(self, name: TopicPartition) -> bool:
+        """Whether it was deleted, as far as is known, whatever has its name now."""
+        cluster, (topic_id, _) = self._client.cluster, self._meant(name)
+        known = cluster.topics.get(name.topic)
+        there = known.id == topic_id if known is not None else name.topic not in cluster.absent
+        return bool(topic_id) and not there
+
+    async def _send(
+        self,
+        offsets: Mapping[TopicPartition, Commit],
+        meant: Mapping[TopicPartition, Place],
+        deadline_ms: float,
+    ) -> None:
         places: dict[Place, Commit] = {}
         names: dict[Place, TopicPartition] = {}
         for name, each in offsets.items():
             place = await self._offsets.place(name, deadline_ms)
+            if meant[name][0] and meant[name] != place:
+                raise UnknownTopicId(
+                    f"{name}: what was read of it is of a topic that was deleted, and made anew since: "
+                    "seek to where to begin in the new one"
+                )
             reader = self._fetcher.fetching.readers.get(name)
             epoch = reader.epoch_before(each.offset) if reader is not None else NO_EPOCH
             time_ms = each.timestamp_ms
@@ -149,7 +181,7 @@ class Alone:
         for entry in reply.partitions:
             place = entry.topic_id, entry.index
             if not refusals.look(str(names[place]), entry.error, entry.message):
-                self._committed[names[place]] = places[place].offset
+                self._committed[place] = places[place].offset
         refusals.raise_any(len(places))
 
     async def _keep_committing(self) -> None:
@@ -169,7 +201,7 @@ class Alone:
         moved = {
             name: Commit(offset)
             for name, offset in far.items()
-            if offset not in {NO_OFFSET, self._committed.get(name)}
+            if offset not in {NO_OFFSET, self._committed.get(self._meant(name))} and not self._is_gone(name)
         }
         try:
             await self.commit(moved, _now_ms() + CLOSE_COMMIT_S * 1000)
@@ -180,7 +212,10 @@ class Alone:
             if isinstance(error, NonEmptyGroup):
                 self._fetcher.fail(error)
         else:
-            self._left = {name: at for name, at in self._left.items() if self._committed.get(name) != at}
+            committed = self._committed
+            self._left = {
+                name: at for name, at in self._left.items() if committed.get(self._meant(name)) != at
+            }
 
     async def close(self, timeout: float) -> None:
         """Commit how far the application is."""

@@ -7,11 +7,18 @@ from typing import Any
 import pytest
 
 from tests.client.nodes import Cluster, until
-from tests.client.test_groups import PLACES, client, cluster, committed, take
+from tests.client.test_groups import PLACES, client, cluster, committed, fill, take
 from tests.client.test_groups import member as shared_member
+from tidelog.client.admin import NewTopic
 from tidelog.client.io.client import Client
 from tidelog.client.io.consumer import Consumer
-from tidelog.protocol.errors import InvalidRequest, NonEmptyGroup, OffsetOutOfRange, UnknownTopicOrPartition
+from tidelog.protocol.errors import (
+    InvalidRequest,
+    NonEmptyGroup,
+    OffsetOutOfRange,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
 from tidelog.protocol.messages import OffsetCommit, OffsetCommitReply, Request
 from tidelog.protocol.types import TopicPartition
 
@@ -168,6 +175,96 @@ async def test_what_cannot_be_committed_when_it_is_closed_is_said(
             await take(consumer, 7)
         assert "group.not_committed group=g partitions=1 reason=" in caplog.text
     assert "g has 1 members: only they commit" in caplog.text
+
+
+async def made_anew(client: Client) -> None:
+    """`orders` is deleted and made anew, with 50 other records in each partition, and the client knows it."""
+    had = (await client.topic("orders")).id
+    await client.admin.delete_topics("orders")
+    await client.admin.create_topics(NewTopic("orders", partitions=4, replication_factor=1))
+    async with asyncio.timeout(20):
+        while "orders" not in client.cluster.topics or client.cluster.topics["orders"].id == had:
+            await client.refresh(["orders"], newer=True)
+    await fill(client, 50)
+
+
+async def test_what_was_read_of_a_deleted_topic_is_not_committed_by_itself_into_the_new_one(
+    client: Client,
+) -> None:
+    await client.admin.create_topics(NewTopic("bills", partitions=1, replication_factor=1))
+    bills = TopicPartition("bills", 0)
+    async with alone(client) as consumer:
+        consumer.assign([FIRST])
+        await take(consumer, 7)
+        assert consumer._alone is not None
+        await consumer._alone._commit_processed()
+        await take(consumer, 1)
+        await made_anew(client)
+        consumer.assign([FIRST, bills])
+        assert await consumer.position(bills) == 0
+        await consumer._alone._commit_processed()
+        assert await consumer.committed() == {FIRST: None, bills: 0}
+        consumer.seek(FIRST, 6)
+        await consumer._alone._commit_processed()
+        assert (await committed(client))[0] == 6, "that is of the new one, as in the other"
+
+
+async def test_a_topic_that_is_gone_keeps_nothing_else_from_being_committed(client: Client) -> None:
+    await client.admin.create_topics(NewTopic("bills", partitions=1, replication_factor=1))
+    bills = TopicPartition("bills", 0)
+    async with alone(client) as consumer:
+        consumer.assign([FIRST, bills])
+        await take(consumer, 7)
+        assert await consumer.position(bills) == 0
+        await client.admin.delete_topics("orders")
+        with pytest.raises(UnknownTopicOrPartition):
+            await take(consumer, 50)
+        await consumer.close()
+    async with alone(client) as looking:
+        assert await looking.committed(bills) == {bills: 0}
+
+
+async def test_what_was_read_of_a_deleted_topic_is_not_taken_for_the_new_one(client: Client) -> None:
+    async with alone(client) as consumer:
+        consumer.assign([FIRST])
+        record = await anext(consumer)
+        await made_anew(client)
+        with pytest.raises(UnknownTopicId, match=r"orders-0: .* that was deleted, and made anew since: seek"):
+            await consumer.commit(record)
+        assert await consumer.committed() == {FIRST: None}
+        consumer.seek(FIRST, 5)
+        await consumer.commit()
+        assert await consumer.committed() == {FIRST: 5}
+
+
+async def test_a_commit_is_of_the_topic_that_was_read_when_it_was_asked_for(client: Client) -> None:
+    async with alone(client) as consumer:
+        consumer.assign([FIRST])
+        record = await anext(consumer)
+        assert consumer._alone is not None
+        async with consumer._alone._turn:  # another commit is under way
+            waiting = asyncio.create_task(consumer.commit(record))
+            await made_anew(client)
+            consumer.seek(FIRST, 5)
+        with pytest.raises(UnknownTopicId):
+            await waiting
+        assert await consumer.committed() == {FIRST: None}
+
+
+async def test_what_is_assigned_again_is_not_read_on_in_a_topic_that_was_made_anew(client: Client) -> None:
+    async with alone(client) as consumer:
+        consumer.assign([FIRST])
+        await take(consumer, 7)
+        consumer.assign([SECOND])
+        await made_anew(client)
+        assert consumer._alone is not None
+        await consumer._alone._commit_processed()
+        with pytest.raises(UnknownTopicId, match="orders-0"):
+            await consumer.commit({FIRST: 7})
+        assert await consumer.committed(FIRST) == {FIRST: None}
+        consumer.assign([FIRST])
+        with pytest.raises(UnknownTopicId, match="was at offset 6 of a topic that was deleted"):
+            await take(consumer, 1)
 
 
 async def test_a_partition_that_is_not_there_is_told(client: Client) -> None:
