@@ -84,11 +84,12 @@ class Ballot:
 def log_to_vote_with(data: DataDirectory, wall_ms: int) -> Log:
     """The metadata log, made if there never was one.
 
-    A log that lacks what others count upon, or is gone, is refused: without its votes nothing of that is lost.
+    A log that lacks what others count upon, or is gone, is refused: without its votes nothing of that is lost. The log
+    is durable before the first promise is, so who has promised something had one, whatever else is gone with it.
     """
     if METADATA in data.report.offline:
         raise data.report.offline[METADATA]
-    if METADATA in data.gone:
+    if METADATA not in data.logs and (METADATA in data.gone or data.directory.exists(QUORUM_STATE)):
         raise DamagedLog(f"{data.directory.path}/{partition_name(METADATA)} is gone; {WAY_OUT}")
     log = data.logs.get(METADATA) or data.create(METADATA, METADATA_TOPIC_ID, wall_ms)
     if damage := data.damage_of(METADATA):

@@ -153,7 +153,7 @@ class OffsetCheckpoint:
         self._latest: Offsets | None = None
         self._sequence = 0
         self._written: Offsets | None = None
-        """What the file is known to hold; None until it was written."""
+        """What the file is known to hold, the very state that was prepared; None where nobody knows it."""
         self._written_sequence = 0
 
     @property
@@ -170,6 +170,8 @@ class OffsetCheckpoint:
         """What the file says; or nothing, and why: report it, and take the table's second column."""
         offsets, problem = _read_or({}, self._directory, self._name, decode_offsets)
         self._latest = dict(offsets)
+        if problem is None and self._directory.exists(self._name):
+            self._written = self._latest
         return offsets, problem
 
     def prepare(self, offsets: Offsets) -> PendingWrite:
@@ -185,13 +187,15 @@ class OffsetCheckpoint:
     def forget(self, *partitions: TopicPartition) -> bool:
         """New partitions of those names inherit nothing: remove their old entries durably, before the first append.
 
-        KAFKA-1647 and KIP-516: a re-created topic began with the high watermark of the old one.
+        KAFKA-1647 and KIP-516: a re-created topic began with the high watermark of the old one. So it did also where a
+        state without the old one had been prepared and was not written yet: what the file holds counts.
         """
-        assert self._latest is not None, f"{self._name} has not been read"
-        old = self._latest.keys() & set(partitions)
-        return bool(old) and self.write(
-            {key: offset for key, offset in self._latest.items() if key not in old}
-        )
+        latest = self._latest
+        assert latest is not None, f"{self._name} has not been read"
+        old = latest.keys() & set(partitions)
+        if not old and self._written is latest:
+            return False
+        return self.write({key: offset for key, offset in latest.items() if key not in old})
 
     def carry_out(self, pending: PendingWrite) -> bool:
         """Write that state, unless a later one has been written (`PendingWrite.run`)."""
@@ -200,6 +204,7 @@ class OffsetCheckpoint:
                 return False
             self._written_sequence = pending.sequence
             if pending.offsets == self._written:
+                self._written = pending.offsets
                 return False
             write_whole(self._directory, self._name, encode_offsets(pending.offsets))
             self._written = pending.offsets

@@ -155,9 +155,10 @@ class DataDirectory:
             self.gone.append(partition)
             self.report.problems.append(f"{self.directory.path}/{name} is gone, with all that it held")
             self._go_on_saying(partition, said)
-        with suppress(NoRoom):  # as in `make_removals_durable`
-            for name in (RECOVERY_POINTS, HIGH_WATERMARKS):
-                self._checkpoints[name].forget(*removed)
+        if removed:
+            with suppress(NoRoom):  # as in `make_removals_durable`
+                for name in (RECOVERY_POINTS, HIGH_WATERMARKS):
+                    self._checkpoints[name].forget(*removed)
 
     def registered(self) -> None:
         """The controller knows what is gone: it is not told once more."""
@@ -275,9 +276,7 @@ class DataDirectory:
         """
         name = partition_name(partition)
         has_segments = any(file.endswith(LOG) for file in directory.names())
-        if has_segments or any(
-            said[each].get(partition, 0) > 0 for each in (RECOVERY_POINTS, HIGH_WATERMARKS)
-        ):
+        if has_segments or any(partition in said[each] for each in (RECOVERY_POINTS, HIGH_WATERMARKS)):
             try:
                 self.report_damage(why)
             except NoRoom:

@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -49,8 +51,8 @@ from tidelog.protocol.messages import (
 from tidelog.protocol.records import encode
 from tidelog.protocol.settings import CLUSTER
 from tidelog.protocol.types import BrokerId
-from tidelog.storage.checkpoints import HIGH_WATERMARKS
 from tidelog.storage.crashes import CLEAN_SHUTDOWN, RUNNING
+from tidelog.storage.identity import PARTITION_METADATA
 from tidelog.storage.seal import JSON
 
 ONE, TWO = BrokerId(1), BrokerId(2)
@@ -138,16 +140,30 @@ async def test_a_controller_whose_log_was_cut_for_damage_votes_at_no_later_start
             await quorum.start()
 
 
+def is_gone(log: Path) -> None:
+    shutil.rmtree(log)
+
+
+def is_empty(log: Path) -> None:
+    for file in log.iterdir():
+        file.unlink()
+
+
+def is_nobodys(log: Path) -> None:
+    (log / PARTITION_METADATA).unlink()
+
+
 @pytest.mark.parametrize("stopped", [False, True])
-async def test_a_controller_whose_log_is_gone_votes_at_no_later_start(quorum: Quorum, stopped: bool) -> None:
+@pytest.mark.parametrize("lost", [is_gone, is_empty, is_nobodys])
+async def test_a_controller_whose_log_is_gone_votes_at_no_later_start(
+    quorum: Quorum, lost: Callable[[Path], None], stopped: bool
+) -> None:
     """It would vote for whoever asks, with a log of its own in which nothing is missed (I-44)."""
-    checkpoint = quorum.path / HIGH_WATERMARKS
-    await until(lambda: checkpoint.exists() and "__metadata 0" in checkpoint.read_text(), "it is on record")
     if stopped:
         quorum.node.stop()
         await until((quorum.path / CLEAN_SHUTDOWN).exists, "it has stopped")
     await quorum.stop()
-    shutil.rmtree(quorum.path / "__metadata-0")
+    lost(quorum.path / "__metadata-0")
     for _ in range(3):
         with pytest.raises(
             DamagedLog, match=r"__metadata-0 is gone; .* this one will follow them without a vote"

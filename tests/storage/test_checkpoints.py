@@ -385,6 +385,26 @@ def test_an_entry_that_was_forgotten_does_not_return_with_a_write_prepared_befor
     assert file.read_or_fallback()[0] == {TopicPartition("orders", 1): 88}
 
 
+def test_an_entry_that_is_in_the_file_is_forgotten_though_a_state_without_it_waits_to_be_written(
+    tmp_path: Path,
+) -> None:
+    """A worker thread has it, and may never come to it."""
+    file = file_in(open_directory(str(tmp_path)))
+    file.write(ORDERS)
+    file.prepare({TopicPartition("orders", 1): 88})
+    assert file.forget(TopicPartition("orders", 0))
+    assert file_in(open_directory(str(tmp_path))).read_or_fallback()[0] == {TopicPartition("orders", 1): 88}
+    assert not file.forget(TopicPartition("orders", 0)), "the file is known to be without it"
+
+
+def test_what_a_file_holds_that_could_not_be_read_is_forgotten(tmp_path: Path) -> None:
+    (tmp_path / HIGH_WATERMARKS).write_bytes(b"0\n1\norders 0 40\n")
+    file = file_in(open_directory(str(tmp_path)))
+    file.read_or_fallback()
+    assert file.forget(TopicPartition("orders", 0))
+    assert file.read_or_fallback() == ({}, None)
+
+
 # ── crashes (I-34) ────────────────────────────────────────────────────────────────────────────────────
 
 

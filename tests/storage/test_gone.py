@@ -10,6 +10,7 @@ from tests.storage.test_data_directories import Node as TwoDisks
 from tests.storage.test_data_directories import orders, two_disks
 from tests.storage.test_data_directory import EVENTS, ID, ORDERS, OTHER_ID, Node
 from tidelog.protocol.types import TopicPartition
+from tidelog.storage import making
 from tidelog.storage.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS
 from tidelog.storage.crashes import CrashKind
 from tidelog.testing.simulation.faults import Crash, Killed, PowerCut
@@ -134,6 +135,40 @@ def starts_in_the_end(node: Node, crash: type[Crash]) -> None:
         with suppress(Crash):
             node.start()
             return
+
+
+def make(node: Node) -> None:
+    node.data.create(ORDERS, OTHER_ID, now_ms=0)
+
+
+def make_among_many(node: Node) -> None:
+    made = node.data.begin_making(ORDERS, OTHER_ID)
+    making.run(node.data.directory, [made])
+    node.data.create(ORDERS, OTHER_ID, now_ms=0, made=True)
+
+
+@pytest.mark.parametrize("make", [make, make_among_many])
+def test_what_is_made_anew_before_a_removal_is_durable_does_not_lack_what_was_removed(
+    make: Callable[[Node], None],
+) -> None:
+    """All that lies on the disk would lose its standing for it."""
+    node = is_checkpointed(Node())
+    node.data.remove(ORDERS)
+    node.data.write_removals()  # a worker thread has them, and has not come to them
+    make(node)
+    node.kill_and_start()
+    assert (node.data.life.worst, node.data.report.problems) == (CrashKind.PROCESS, [])
+    assert node.data.high_watermark(ORDERS) == 0
+
+
+def test_an_empty_directory_of_which_checkpoints_know_is_no_new_one() -> None:
+    node = Node()
+    node.data.create(ORDERS, ID, now_ms=0)
+    node.data.write_recovery_points().run()
+    directory = node.disk.open_directory("/data/orders-0")
+    for name in directory.names():
+        directory.remove(name)
+    assert node.kill_and_start().life.worst is CrashKind.DAMAGED
 
 
 def test_a_full_disk_keeps_nothing_from_being_removed() -> None:
