@@ -12,6 +12,8 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 import click
 
+from tidelog.protocol.hosts import is_host
+
 Layout: TypeAlias = Literal["text", "json", "kafka"]
 """How stdout looks: tables for people, JSON lines for programs, Kafka's tools' own lines for habits."""
 
@@ -177,7 +179,7 @@ def _addresses(text: str, where: str, ctx: click.Context) -> list[Address]:
     found = []
     for word in filter(None, (word.strip() for word in text.split(","))):
         host, colon, port = word.rpartition(":")
-        if not (colon and host and port.isdecimal() and 0 < int(port) < 1 << 16):
+        if not (colon and is_host(host) and port.isdecimal() and 0 < int(port) < 1 << 16):
             raise click.UsageError(f"{where}{word} is no HOST:PORT, as {BOOTSTRAP} is", ctx)
         found.append(Address(host.removeprefix("[").removesuffix("]"), int(port)))
     if not found:

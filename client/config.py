@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, NamedTuple, Union
 
 from tidelog.protocol.errors import InvalidConfig, Unsupported
+from tidelog.protocol.hosts import is_host
 
 DEFAULT_PORT: Final = 9092
 
@@ -61,7 +62,7 @@ def _address(text: str) -> Address:
     number = int(port) if port.isdecimal() and len(port) < 6 else -1
     if not colon:
         number = DEFAULT_PORT
-    if not host or not 0 < number < 2**16 or any(c.isspace() or c == "/" for c in host):
+    if not is_host(host) or not 0 < number < 2**16 or any(c.isspace() or c == "/" for c in host):
         raise InvalidConfig(f"bootstrap: {text!r} is no HOST:PORT")
     return Address(host, number)
 

@@ -49,6 +49,7 @@ from tidelog.protocol.errors import (
     InvalidRegistration,
     StaleBrokerEpoch,
 )
+from tidelog.protocol.hosts import is_host
 from tidelog.protocol.messages import BrokerHeartbeat, DirectoryStanding, RegisterBroker
 from tidelog.protocol.types import NO_BROKER, NO_EPOCH, BrokerId, Epoch, Offset
 from tidelog.storage.crashes import CrashKind
@@ -254,7 +255,7 @@ def _check(image: Image, request: RegisterBroker) -> None:
         raise InconsistentClusterId(
             f"broker {request.broker_id} belongs to cluster {request.cluster_id}, this is {cluster_id}"
         )
-    if request.broker_id < 0 or not request.host or not request.port:
+    if request.broker_id < 0 or not is_host(request.host) or not request.port:
         raise InvalidRegistration(
             f"broker {request.broker_id} at {request.host}:{request.port} cannot be reached"
         )
@@ -262,7 +263,7 @@ def _check(image: Image, request: RegisterBroker) -> None:
     if (
         "" in names
         or len({*names}) < len(names)
-        or not all(each.host and each.port for each in request.listeners)
+        or not all(is_host(each.host) and each.port for each in request.listeners)
     ):
         raise InvalidRegistration(
             f"broker {request.broker_id} listens at {request.listeners}: each needs a name of its own, a host and a port"

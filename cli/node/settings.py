@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from tidelog.cli.options import BOOTSTRAP_VARIABLE, Address
 from tidelog.protocol.errors import InvalidConfig
+from tidelog.protocol.hosts import is_host
 from tidelog.protocol.settings import SETTINGS, Kind, canonical_key, one_of, whole
 from tidelog.storage.identity import Role
 
@@ -49,7 +50,9 @@ def parse_address(text: str) -> Address | None:
     host, colon, port = text.strip().rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     host = host[1:-1] if bracketed else host
-    if not (colon and host and port.isdecimal() and int(port) < 1 << 16) or (":" in host and not bracketed):
+    if not (colon and is_host(host) and port.isdecimal() and int(port) < 1 << 16) or (
+        ":" in host and not bracketed
+    ):
         return None
     return Address(host, int(port))
 

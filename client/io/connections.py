@@ -176,6 +176,10 @@ class Connections:
         except TidelogError as error:
             self._failed(broker, address, error)
             raise
+        kept = self.at_hand(broker, lane)
+        if kept is not None:  # somebody has reached the broker by another of its addresses meanwhile
+            connection.abort()
+            return kept
         self._keep(broker, lane, connection)
         return connection
 

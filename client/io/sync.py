@@ -350,12 +350,15 @@ class Consumer(_Facade[_Reader]):
         return self
 
     def __next__(self) -> Record:
-        with self._place:  # once more what `_here` does: a call costs as much as all of it
-            if self._hand.reading is self._lent:
-                record = next(self._records, None)
-                if record is not None:
-                    self._last = record
-                    return record
+        if (
+            self._thread.alive
+        ):  # in a forked child it is not: there the batch is the parent's, and nobody opens its locks
+            with self._place:  # once more what `_here` does: a call costs as much as all of it
+                if self._hand.reading is self._lent:
+                    record = next(self._records, None)
+                    if record is not None:
+                        self._last = record
+                        return record
         try:
             return self.getone()
         except ClientClosed:
@@ -366,6 +369,7 @@ class Consumer(_Facade[_Reader]):
     def getone(self) -> Record:
         """The next record."""
         while True:
+            self._thread.check()
             record = self._here()
             if record is not None:
                 return record

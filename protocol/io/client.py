@@ -363,7 +363,12 @@ async def connect(
     shared = bounds or Bounds(DEFAULT)
     try:
         async with asyncio.timeout(timeout_ms / 1000):
-            _, connection = await loop.create_connection(lambda: Connection(host, port, shared), host, port)
+            try:
+                _, connection = await loop.create_connection(
+                    lambda: Connection(host, port, shared), host, port
+                )
+            except (ValueError, OverflowError) as error:  # what a peer has told may be none (`is_host`)
+                raise ConnectionFailed(f"{host!r}:{port} is no address: {error}") from error
             try:
                 await connection.say_hello(hello or Hello(), timeout_ms)
             except BaseException:

@@ -239,6 +239,10 @@ def refused(*args: str, **environment: str) -> tuple[int, str]:
         ),
         ((*ARGUMENTS, "--data", "x", "--advertise", "0.0.0.0:1"), "is no address of one machine"),
         (
+            (*ARGUMENTS, "--data", "x", "--advertise", "broker..3:9092"),
+            "advertised.listeners=broker..3:9092: it must be HOST:PORT",
+        ),
+        (
             (*ARGUMENTS, "--data", "x", "--listen", "127.0.0.1:0,host://0.0.0.0:0"),
             "say with --advertise host://HOST:PORT where others find it",
         ),

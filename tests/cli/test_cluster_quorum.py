@@ -214,6 +214,7 @@ async def test_what_listens_and_never_answers_takes_no_longer_than_it_may(comman
     ("words", "said"),
     [
         (["-b", "localhost"], "--bootstrap localhost is no HOST:PORT, as 127.0.0.1:9092 is"),
+        (["-b", "broker..3:9092"], "--bootstrap broker..3:9092 is no HOST:PORT"),
         (["-b", "127.0.0.1:kafka"], "--bootstrap 127.0.0.1:kafka is no HOST:PORT"),
         (["-b", ","], "names nobody"),
         (["--timeout", "0"], "--timeout"),

@@ -19,6 +19,7 @@ from tidelog.protocol.errors import (
     RequestTimedOut,
     TidelogError,
 )
+from tidelog.protocol.io import Incoming
 from tidelog.protocol.messages import Hello, InitProducerId, InitProducerIdReply, Welcome
 from tidelog.protocol.types import BrokerId
 
@@ -58,6 +59,13 @@ async def connections_to(
 
 def welcome(number: int = 1, *, role: str = "broker", cluster: str = "c") -> Welcome:
     return Welcome(cluster, BrokerId(number), role)
+
+
+class Slow(Node):
+    """Answers Hello when the test does."""
+
+    def _handle(self, request: Incoming) -> None:
+        self.waiting.append(request)
 
 
 def at(node: Node) -> Address:
@@ -229,6 +237,21 @@ async def test_whoever_is_reached_by_an_address_is_kept_as_the_broker_that_it_is
         assert await connections.get(TWO) is reached
         assert await connections.reach(at(node), 1000) is reached
         await until(lambda: node.bounds.connections == 1, "the second one is given up")
+
+
+async def test_who_is_reached_by_another_address_meanwhile_is_not_connected_twice() -> None:
+    """The first of the two would have no owner, and outlive the client."""
+    async with (
+        Slow() as slow,
+        Node(welcome=welcome(1)) as quick,
+        connections_to({ONE: at(slow)}) as connections,
+    ):
+        waiting = asyncio.ensure_future(connections.get(ONE))
+        await until(lambda: slow.waiting, "it is asked")
+        reached = await connections.reach(at(quick), 1000)
+        slow.waiting.pop().reply(welcome(1))
+        assert await waiting is reached
+        await until(lambda: slow.bounds.connections == 0, "the second one is given up")
 
 
 # ── the end ───────────────────────────────────────────────────────────────────────────────────────────

@@ -31,6 +31,7 @@ async def client(broker: Cluster) -> AsyncIterator[tidelog.Client]:
     [
         (lambda: tidelog.connect(9092), InvalidConfig, "9092 is no HOST:PORT"),  # type: ignore[arg-type]
         (lambda: tidelog.connect(b"h:1"), InvalidConfig, "b'h:1' is no HOST:PORT"),  # type: ignore[arg-type]
+        (lambda: tidelog.connect("broker..3:9092"), InvalidConfig, "'broker..3:9092' is no HOST:PORT"),
         (lambda: tidelog.connect(""), InvalidConfig, "at least one HOST:PORT"),
         (lambda: tidelog.connect("h:1", client_idd="x"), InvalidConfig, "the nearest is client_id"),
         (lambda: tidelog.connect("h:1", tls=True), Unsupported, "tls"),

@@ -13,16 +13,15 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
-import uvloop
 
 import tidelog
 import tidelog.sync
 from tests.client.conftest import open_sockets
-from tests.client.nodes import DEADLINE_S, Cluster, running
-from tidelog.broker.groups.settings import GroupSettings
+from tests.client.nodes import DEADLINE_S
+from tests.client.served import Served
 from tidelog.client.io.loop_thread import LoopThread
 from tidelog.protocol.errors import (
     ClientClosed,
@@ -36,41 +35,7 @@ from tidelog.protocol.errors import (
 )
 
 NUMBERS = itertools.count()
-SETTINGS = GroupSettings(offsets_topic_replication_factor=1, offsets_topic_num_partitions=2)
 SOURCE = Path(tidelog.__file__).parents[1]
-
-
-class Served:
-    """A cluster in a thread of its own, for tests that block."""
-
-    def __init__(self) -> None:
-        self.cluster: Cluster
-        self.loop: asyncio.AbstractEventLoop
-        self._end: asyncio.Event
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=lambda: uvloop.run(self._main()), name="cluster")
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        assert self._ready.wait(DEADLINE_S)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.loop.call_soon_threadsafe(self._end.set)
-        self._thread.join()
-
-    async def _main(self) -> None:
-        self._end, self.loop = asyncio.Event(), asyncio.get_running_loop()
-        async with running(1, groups=SETTINGS) as self.cluster:
-            self._ready.set()
-            await self._end.wait()
-
-    @property
-    def bootstrap(self) -> str:
-        return self.cluster.bootstrap
-
-    def kill(self) -> None:
-        asyncio.run_coroutine_threadsafe(self.cluster.kill(1), self.loop).result(DEADLINE_S)
 
 
 @pytest.fixture(scope="module")
@@ -475,31 +440,56 @@ async def test_it_works_where_a_loop_runs(served: Served) -> None:
 def test_a_forked_child_is_told_and_connects_anew(client: tidelog.sync.Client, topic: str) -> None:
     producer, bootstrap = client.producer(), client.config.bootstrap
     producer.send(topic, b"v", partition=0)
+
+    def child() -> str:
+        with pytest.raises(ClientClosed) as told:
+            producer.enqueue(topic, b"child")
+        client.close()
+        with tidelog.sync.connect(str(one) for one in bootstrap) as again, again.producer() as mine:
+            return f"{told.value}; {mine.send(topic, b'anew', partition=0).offset}"
+
+    assert in_a_child(child).endswith("connect anew in it; 1")
+    assert producer.send(topic, b"v", partition=0).offset == 2
+
+
+def test_a_forked_child_reads_nothing_of_what_its_parent_has_in_hand(
+    client: tidelog.sync.Client, topic: str
+) -> None:
+    """Neither the rest of the batch, nor for ever: a thread of the parent, which holds the lock, is not in the child."""
+    with client.producer() as producer:
+        producer.send_many(topic, [b"%d" % n for n in range(4)], partition=0)
+    consumer = client.consumer(topic, auto_offset_reset="earliest")
+    assert next(consumer).value == b"0"
+    assert in_a_child(lambda: next(consumer)) == "ClientClosed"
+    assert [next(consumer).value for _ in range(3)] == [b"1", b"2", b"3"]
+    waits = threading.Thread(target=consumer.getone, daemon=True)
+    waits.start()
+    until(consumer._reader.locked, "it waits for the next batch")
+    assert in_a_child(consumer.getone) == "ClientClosed"
+    with client.producer() as producer:
+        producer.send(topic, b"4", partition=0)
+    waits.join(10)
+
+
+def in_a_child(call: Callable[[], object]) -> str:
+    """What a forked child is answered, or the name of what is raised; ten seconds at most are given it."""
     read, write = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # 3.12 and later: forking with threads, on purpose
+        warnings.simplefilter("ignore", DeprecationWarning)  # 3.12: forking with threads, on purpose
         child = os.fork()
     if child == 0:
-        said = b"nothing"
+        signal.alarm(10)
         try:
-            try:
-                producer.enqueue(topic, b"child")
-            except ClientClosed as error:
-                said = str(error).encode()
-            client.close()
-            with tidelog.sync.connect(str(one) for one in bootstrap) as again, again.producer() as mine:
-                said += b"; %d" % mine.send(topic, b"anew", partition=0).offset
+            said = str(call())
         except BaseException as error:  # noqa: BLE001 -- the parent is told
-            said += repr(error).encode()
-        os.write(write, said)
+            said = type(error).__name__
+        os.write(write, said.encode())
         os._exit(0)
     os.close(write)
-    assert os.waitpid(child, 0)[1] == 0
-    assert os.read(read, 1000).decode().endswith("connect anew in it; 1")
-    os.close(read)
-    assert producer.send(topic, b"v", partition=0).offset == 2
+    with open(read, encoding="utf-8") as told:
+        said = told.read()
+    os.waitpid(child, 0)
+    return said
 
 
 def program(served: Served, body: str, **options: Any) -> subprocess.Popen[str]:

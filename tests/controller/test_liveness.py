@@ -129,7 +129,7 @@ def a_disk_of_another_cluster_is_refused(module: Any) -> None:
 
 
 def a_broker_that_cannot_be_reached_is_refused(module: Any) -> None:
-    for wrong in ({"host": ""}, {"port": 0}, {"broker_id": NO_BROKER}):
+    for wrong in ({"host": ""}, {"host": "broker..3"}, {"port": 0}, {"broker_id": NO_BROKER}):
         with pytest.raises(InvalidRegistration):
             module.register(Book().image, comes_back(Book(), **wrong), 9, session_is_live=False)
 
@@ -142,7 +142,8 @@ def the_other_listeners_are_registered_as_well(module: Any) -> None:
 
 def a_listener_that_cannot_be_reached_is_refused(module: Any) -> None:
     nameless, nowhere = ListenerEndpoint("", "h", 1), ListenerEndpoint("inside", "h", 0)
-    for wrong in ((nameless,), (nowhere,), (OUTSIDE, OUTSIDE)):
+    mistyped = ListenerEndpoint("inside", "broker..3", 1)
+    for wrong in ((nameless,), (nowhere,), (mistyped,), (OUTSIDE, OUTSIDE)):
         with pytest.raises(InvalidRegistration, match="a name of its own, a host and a port"):
             module.register(Book().image, comes_back(Book(), listeners=wrong), 9, session_is_live=False)
 
@@ -522,11 +523,11 @@ BUGS = (
     Bug("a repetition registers anew", "known.incarnation_id == request.incarnation_id:", "False:"),
     Bug("the epoch is where the batch begins", "epoch = end_offset + len(facts)", "epoch = end_offset"),
     Bug("the cluster does not matter", 'if request.cluster_id not in {"", cluster_id}:', "if False:"),
-    Bug("the address does not matter", "or not request.host or not request.port", ""),
+    Bug("the address does not matter", "or not is_host(request.host) or not request.port", ""),
     Bug("other listeners are not kept", "        request.listeners,\n", ""),
     Bug("listeners need no names", '"" in names', "False"),
     Bug("a name is as good as two", "len({*names}) < len(names)", "False"),
-    Bug("listeners need no address", "not all(each.host and each.port", "not all(True"),
+    Bug("listeners need no address", "not all(is_host(each.host) and each.port", "not all(True"),
     Bug("the disk does not matter", "{*(known.directories or (known.directory_id,))} if known is not None else set()", "{request.directory_id}"),
     Bug("whoever is registered does not matter", "if disk.directory_id not in registered or known.incarnation_id not in disk.incarnation_ids:", "if disk.directory_id not in registered:"),
     Bug("epochs name a registration", "known.incarnation_id not in disk.incarnation_ids", "request.prev_broker_epoch != known.epoch"),

@@ -6,6 +6,7 @@ import errno
 import pytest
 
 from tests.protocol.io.peers import ANSWER, ASK, Node, saying, until
+from tests.protocol.test_hosts import NONE
 from tidelog.protocol.errors import (
     ConnectionFailed,
     MessageTooLarge,
@@ -31,6 +32,13 @@ def echo(request: Incoming) -> None:
 async def test_hello_is_answered_in_the_round_trip_that_connects(node: Node) -> None:
     connection = await node.connect(hello=Hello(client_id="me"))
     assert connection.welcome.node_id == 1
+
+
+@pytest.mark.parametrize(("host", "port"), [*((host, 9092) for host in NONE if host), ("127.0.0.1", 70_000)])
+async def test_an_address_that_is_none_is_a_connection_that_fails(host: str, port: int) -> None:
+    """A peer has told it, and a node that knows it must not end for it."""
+    with pytest.raises(ConnectionFailed):
+        await connect(host, port)
 
 
 @pytest.mark.parametrize("attachment", [b"", b"small", bytes(70_000), LARGE])
