@@ -341,13 +341,22 @@ def _cannot_drain(
     stuck: Collection[PartitionState],
 ) -> InvalidReplicationFactor:
     one = next(iter(stuck))
-    fenced = sorted(b.id for b in image.brokers.values() if b.fenced and b.id != broker)
-    leaving = sorted(b.id for b in image.brokers.values() if b.shutting_down and b.id != broker)
+    others = [b for b in image.brokers.values() if b.id != broker]
+    told = {
+        "could take more": takers,
+        "are fenced": [b.id for b in others if b.fenced],
+        "shut down": [b.id for b in others if b.shutting_down],
+        "are to be spared": spare,
+    }
     return InvalidReplicationFactor(
         f"broker {broker} cannot be drained: {len(stuck)} of its partitions have nobody to go to, one of them "
-        f"{image.topics[one.topic_id].name}-{one.index} with the replicas {list(goal(one))}; {len(takers)} brokers "
-        f"could take more: {list(takers)}; {fenced} are fenced, {leaving} shut down, {sorted(spare)} are to be spared"
+        f"{image.topics[one.topic_id].name}-{one.index} on brokers {_numbers(goal(one))}"
+        + "".join(f"; brokers {_numbers(sorted(ids))} {what}" for what, ids in told.items() if ids)
     )
+
+
+def _numbers(brokers: Iterable[BrokerId]) -> str:
+    return ", ".join(map(str, brokers))
 
 
 # ── evenly ────────────────────────────────────────────────────────────────────────────────────────────

@@ -159,7 +159,7 @@ class InvalidPartitions(TidelogError, code=37):
 
 
 class InvalidReplicationFactor(TidelogError, code=38):
-    """The replication factor is not possible: it is at least 1 and at most the number of brokers."""
+    """So many replicas are not possible: at least 1, and each on a live broker of its own. Start brokers, or ask for fewer."""
 
 
 class InvalidReplicaAssignment(TidelogError, code=39):

@@ -103,7 +103,10 @@ def node_name(node: int | str) -> str:
     """`b1` for broker 1, which is also `1`; `c1` for controller 1."""
     if isinstance(node, int):
         return f"b{node}"
-    assert node == CLIENTS or (node[:1] in "bc" and node[1:].isdecimal()), (
-        f"{node!r} is no node: say 1 or 'b1' for broker 1, 'c1' for controller 1"
-    )
+    if not isinstance(node, str):
+        raise TypeError(
+            f"{node!r} is no node: say 1 for broker 1, 'c1' for controller 1 (and await what is awaitable)"
+        )
+    if node != CLIENTS and not (node[:1] in ("b", "c") and node[1:].isdecimal()):
+        raise ValueError(f"{node!r} is no node: say 1 or 'b1' for broker 1, 'c1' for controller 1")
     return node

@@ -167,6 +167,12 @@ async def test_what_cannot_be_is_said(user: User) -> None:
         await cluster.kill(9)
     with pytest.raises(ValueError, match="name one node"):
         await cluster.kill()
+    with pytest.raises(ValueError, match="'1' is no node: say 1"):
+        await cluster.kill("1")
+    leader = cluster.leader_of("orders")
+    with pytest.raises(TypeError, match="await what is awaitable"):
+        await cluster.kill(leader)  # type: ignore[arg-type]
+    await leader
     await cluster.pause(3)
     with pytest.raises(NodeFailed, match="broker-3 is paused"):
         await cluster.stop(3)
