@@ -88,6 +88,8 @@ class Moment:
     """What the process calls itself that has sent the request."""
     host: str = ""
     """Where it called from."""
+    heard: int = 0
+    """The highest number of a heartbeat that was heard of the member, also where nothing came of it."""
 
 
 def heartbeat(group: Group | None, request: GroupHeartbeat, at: Moment) -> Decision:
@@ -128,7 +130,7 @@ def _join(draft: Draft, request: GroupHeartbeat, at: Moment) -> GroupHeartbeatRe
     if known is not None:
         if known.instance_id != request.instance_id:
             raise InvalidRequest(f"member {request.member_id} has another instance id: {known.instance_id}")
-        if _is_late(draft, request):
+        if _is_late(draft, request, at):
             return _standing(draft, request)
     before = _instance_before(draft, request)
     if known is None and before is None and len(draft.members()) >= at.settings.group_max_size:
@@ -221,7 +223,7 @@ def _begin(draft: Draft, state: MemberState, at: Moment) -> None:
 
 def _stay(draft: Draft, request: GroupHeartbeat, at: Moment) -> GroupHeartbeatReply:
     _check_member(draft, request)
-    if _is_late(draft, request):
+    if _is_late(draft, request, at):
         return _standing(draft, request)
     _check_epoch(draft, request)
     told = False
@@ -252,9 +254,10 @@ def _check_member(draft: Draft, request: GroupHeartbeat) -> None:
         raise InvalidRequest(f"member {member} has another instance id: {known.instance_id}")
 
 
-def _is_late(draft: Draft, request: GroupHeartbeat) -> bool:
-    """Whether something newer of this member was heard: this one was held up on its way, or repeated."""
-    return request.sequence <= draft.current(request.member_id).sequence
+def _is_late(draft: Draft, request: GroupHeartbeat, at: Moment) -> bool:
+    """Whether something newer of this member was heard: this one was held up on its way, or here, or repeated."""
+    # The one that was heard last may be asked again: it has waited for news, and nothing has come of it yet.
+    return request.sequence < at.heard or request.sequence <= draft.current(request.member_id).sequence
 
 
 def _check_epoch(draft: Draft, request: GroupHeartbeat) -> None:
@@ -358,17 +361,17 @@ def shown(spread: Spread, topics: Topics) -> tuple[TopicPartitions, ...]:
 
 def _leave(draft: Draft, request: GroupHeartbeat, at: Moment) -> GroupHeartbeatReply:
     _check_member(draft, request)
-    if _is_late(draft, request):
+    if _is_late(draft, request, at):
         return _standing(draft, request)
     put_out(draft, [request.member_id], at)
     return GroupHeartbeatReply(member_epoch=LEAVE)
 
 
-def _leave_for_a_while(draft: Draft, request: GroupHeartbeat, _: Moment) -> GroupHeartbeatReply:
+def _leave_for_a_while(draft: Draft, request: GroupHeartbeat, at: Moment) -> GroupHeartbeatReply:
     if request.instance_id is None:
         raise InvalidRequest("only a static member leaves for a while: it needs an instance id")
     _check_member(draft, request)
-    if not _is_late(draft, request):
+    if not _is_late(draft, request, at):
         current = draft.current(request.member_id)
         left = replace(current, epoch=LEFT_FOR_A_WHILE, sequence=request.sequence, pending=())
         draft.set_current(request.member_id, left)

@@ -58,6 +58,8 @@ class Shard:
         """With what was written and may yet be lost."""
         self.is_active = False
         self.deadlines = Deadlines()
+        self.heard: dict[tuple[str, str], int] = {}
+        """Of members, by group: the highest number of a heartbeat, also where nothing was written of it (docs/adr/0094)."""
         self._pending: deque[tuple[Offset, tuple[Record, ...]]] = deque()
         self._written: dict[str, Offset] = {}
         """Of each group with something uncommitted: the end of it."""
@@ -100,7 +102,12 @@ class Shard:
         """A member says something."""
         assert self.is_active
         group = self.current.get(request.group_id)
-        at = replace(self._moment(request.group_id, group, now_ms, wall_ms), client_id=client_id, host=host)
+        at = replace(
+            self._moment(request.group_id, group, now_ms, wall_ms),
+            client_id=client_id,
+            host=host,
+            heard=self.heard.get((request.group_id, request.member_id), 0),
+        )
         decision = heartbeat(group, request, at)
         assert isinstance(decision.reply, GroupHeartbeatReply)
         if not decision.reply.error:
@@ -114,6 +121,8 @@ class Shard:
         if known is not None and request.member_epoch != LEAVE:
             due = now_ms + known.session_timeout_ms
             self.deadlines.set(SESSION, decision.group_id, request.member_id, due)
+            key = decision.group_id, request.member_id
+            self.heard[key] = max(request.sequence, self.heard.get(key, 0))
         if decision.has_looked and not decision.records:
             self._seen[decision.group_id] = self.topics.version
 
@@ -211,6 +220,7 @@ class Shard:
             if group is None or key.member not in group.members:
                 self.deadlines.end(SESSION, key.group, key.member)
                 self.deadlines.end(REVOCATION, key.group, key.member)
+                self.heard.pop((key.group, key.member), None)
             else:
                 timeout_ms = group.members[key.member].session_timeout_ms
                 self.deadlines.set(SESSION, key.group, key.member, now_ms + timeout_ms)

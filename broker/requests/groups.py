@@ -32,6 +32,7 @@ from tidelog.protocol.errors import (
     GroupIdNotFound,
     InvalidReplicationFactor,
     InvalidRequest,
+    NotCoordinator,
     TidelogError,
     TopicAlreadyExists,
     error_of,
@@ -163,6 +164,10 @@ class _Patient:
             return  # whoever has hung up since says nothing, and is not heard
         try:
             held = self.coordinator.of_group(self.request.group_id)
+            if held is not self.held:  # which has not heard what the member may have said since
+                raise NotCoordinator(
+                    f"{self.request.group_id} has another coordinator, on this broker as well"
+                )
         except TidelogError as error:
             self.answer(error)
             return

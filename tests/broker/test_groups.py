@@ -222,6 +222,50 @@ def test_a_late_farewell_does_not_end_who_has_joined_again() -> None:
     assert "a" in desk.group.members
 
 
+def test_a_late_heartbeat_is_given_nothing_also_when_the_newer_one_changed_nothing() -> None:
+    desk = Desk()
+    desk.say("a", 0, ["orders"])
+    desk.say("b", 0, ["orders"])
+    desk.say("a", 1)
+    desk.sequence += 1
+    held_up = desk.sequence  # b has given this one up: it would not hear what is answered
+    assert told(desk.say("b", 2, owned=[])) == set()
+    desk.say("a", 1, owned=desk.has("a"))
+    desk.say("b", 2, sequence=held_up)
+    assert told(desk.say("b", 2)) == ALL - desk.has("a"), "what it is given it is told"
+
+
+def test_a_late_heartbeat_is_asked_for_nothing_also_when_the_newer_one_changed_nothing() -> None:
+    desk = Desk()
+    desk.say("a", 0, ["orders"])
+    desk.sequence += 1
+    held_up = desk.sequence
+    assert told(desk.say("a", 1, owned=ALL)) == ALL
+    desk.say("b", 0, ["orders"])
+    desk.say("a", 1, sequence=held_up)
+    kept = told(desk.say("a", 1))
+    assert kept is not None, "what it is to give up it is told"
+    assert kept < ALL
+
+
+def test_a_heartbeat_is_asked_again_for_a_member_that_said_nothing_since() -> None:
+    desk, _, _ = two()
+    desk.say("b", 2)
+    desk.say("a", -1)
+    assert told(desk.say("b", 2, sequence=desk.sequence - 1)) == ALL
+
+
+def test_what_was_heard_is_forgotten_with_its_member() -> None:
+    desk, _, _ = two()
+    desk.say("a", 2)
+    desk.say("b", 2)
+    assert len(desk.shard.heard) == 2
+    desk.say("a", -1)
+    desk.wait(SESSION_MS + 1000)
+    assert not desk.group.members
+    assert not desk.shard.heard
+
+
 # ── to go ─────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -175,7 +175,13 @@ def _without_an_id(group: Any, request: Any, entry: Any, at: Any) -> Any:
     return COMMIT_ONE(group, replace(request, member_id=""), entry, at)
 
 
+def _hears_nothing(self: Shard, *rest: Any) -> None:
+    HEARD(self, *rest)
+    self.heard.clear()
+
+
 FOLLOW = Shard._follow
+HEARD = Shard._heard
 LOOK_AT_ROLES = Coordinator._look_at_roles
 LOAD_SLICE = Coordinator._load_slice
 
@@ -183,6 +189,10 @@ TOLD: dict[str, tuple[Plant, Callable[[], None]]] = {
     "a late heartbeat counts": (
         always(heartbeats, "_is_late", False),
         test_groups.test_a_late_heartbeat_confirms_nothing,
+    ),
+    "what changed nothing was not heard": (
+        instead(Shard, "_heard", _hears_nothing),
+        test_groups.test_a_late_heartbeat_is_given_nothing_also_when_the_newer_one_changed_nothing,
     ),
     "a member's epoch is not looked at in heartbeats": (
         always(heartbeats, "_check_epoch", None),
