@@ -212,10 +212,15 @@ def _tell(draft: Draft, member: str, state: MemberState, at: Moment) -> bool:
 
 
 def _begin(draft: Draft, state: MemberState, at: Moment) -> None:
-    """Partitions that are there by now are read as the consumer says; those that come later, from their start."""
+    """Partitions that are there by now are read as the consumer says; those that came later, from their start."""
     for topic_id, topic in at.topics.wanted(state.topics).items():
         if not draft.knows(topic_id):
-            draft.begin_with(topic_id, topic.partitions)
+            draft.begin_with(topic_id, 0 if _was_wanted(draft, topic.name) else topic.partitions)
+
+
+def _was_wanted(draft: Draft, topic: str) -> bool:
+    """Whether somebody wanted it before this decision: then it was not there yet, or the group would know it."""
+    return any(topic in member.topics for member in draft.group.members.values())
 
 
 # ── to stay ───────────────────────────────────────────────────────────────────────────────────────────

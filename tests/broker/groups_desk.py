@@ -21,9 +21,11 @@ from tidelog.protocol.messages import (
     OffsetCommitReply,
     OffsetFetch,
     OffsetToCommit,
+    PartitionIndex,
     Subscription,
     TopicPartitions,
 )
+from tidelog.protocol.types import TopicId
 
 SESSION_MS = 45_000
 IDS = {"orders": topic_id(1), "events": topic_id(2)}
@@ -101,6 +103,11 @@ class Desk:
         decision = self.write(self.shard.commit(request, self.wall_ms))
         assert isinstance(decision.reply, OffsetCommitReply)
         return decision.reply
+
+    def is_from_beginning(self, topic_id: TopicId) -> bool:
+        """Whether its first partition is read from its start, whatever the consumer says."""
+        [entry] = self.shard.fetch(OffsetFetch("g", (PartitionIndex(topic_id, 0),))).partitions
+        return entry.from_beginning
 
     def offset(self, topic: str, index: int) -> int:
         """What is committed; -1: nothing."""

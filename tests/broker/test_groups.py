@@ -104,6 +104,34 @@ def test_a_topic_that_does_not_exist_yet_is_consumed_when_it_does() -> None:
     assert told(desk.say("a", 1)) == of("later", 0, 1)
 
 
+def test_a_topic_that_somebody_waited_for_is_read_from_its_start_whoever_comes_first_when_it_is_there() -> (
+    None
+):
+    desk = Desk()
+    desk.say("a", 0, ["later"])
+    desk.topics.put(Topic(topic_id(9), "later", 2))
+    desk.say("b", 0, ["later"])
+    assert desk.is_from_beginning(topic_id(9))
+
+
+def test_a_topic_that_a_member_waited_for_is_read_from_its_start_also_when_it_wants_another_as_well() -> None:
+    desk = Desk()
+    desk.say("a", 0, ["later"])
+    desk.topics.put(Topic(topic_id(9), "later", 2))
+    desk.say("a", 1, ["later", "orders"], owned=[])
+    assert desk.is_from_beginning(topic_id(9))
+    assert not desk.is_from_beginning(IDS["orders"]), "that was there when it was first wanted"
+
+
+def test_a_topic_that_the_last_process_waited_for_is_read_from_its_start_by_the_next() -> None:
+    desk = Desk()
+    desk.say("a1", 0, ["later"], instance="a")
+    desk.say("a1", -2, instance="a")
+    desk.topics.put(Topic(topic_id(9), "later", 2))
+    desk.say("a2", 0, ["later"], instance="a")
+    assert desk.is_from_beginning(topic_id(9))
+
+
 def test_partitions_that_are_added_are_noticed() -> None:
     desk = Desk()
     desk.say("a", 0, ["orders"])
