@@ -378,7 +378,9 @@ def _leave_for_a_while(draft: Draft, request: GroupHeartbeat, at: Moment) -> Gro
     _check_member(draft, request)
     if not _is_late(draft, request, at):
         current = draft.current(request.member_id)
-        left = replace(current, epoch=LEFT_FOR_A_WHILE, sequence=request.sequence, pending=())
+        # It may not have heard yet what others are to have of it: that is free as well.
+        kept = spread_of(places_of(current.assigned) & draft.target(request.member_id))
+        left = replace(current, epoch=LEFT_FOR_A_WHILE, sequence=request.sequence, assigned=kept, pending=())
         draft.set_current(request.member_id, left)
     return GroupHeartbeatReply(member_epoch=LEAVE_FOR_A_WHILE)
 

@@ -477,6 +477,17 @@ def test_who_is_away_keeps_nothing_from_who_comes() -> None:
     assert desk.has("a1") | desk.has("b1") | desk.has("c") == ALL
 
 
+def test_what_others_are_to_have_is_free_when_who_has_it_goes_away_before_it_hears_so() -> None:
+    desk = Desk()
+    desk.say("a1", 0, ["orders"], instance="a")
+    desk.say("b", 0, ["orders"])
+    desk.say("a1", -2, instance="a")
+    kept = desk.has("a1")
+    assert told(desk.say("b", 2)) == ALL - kept
+    assert len(kept) == 2
+    assert told(desk.say("a2", 0, ["orders"], instance="a")) == kept
+
+
 def test_only_a_static_member_leaves_for_a_while() -> None:
     desk, _, _ = two()
     assert desk.say("a", -2).error == InvalidRequest.code
