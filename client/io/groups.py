@@ -388,7 +388,7 @@ class GroupMember:
             left_s = whole_s * PATIENCE - (_now_s() - began_s)
             await self._tell("on_revoked", names, max(left_s, whole_s * PATIENCE_AT_LAST))
             await self._commit_processed(names)
-        self._forget(names)
+            self._forget(names)  # else it is told with all the rest that they are lost
 
     async def _until_done(self, names: Collection[TopicPartition]) -> bool:
         """Until the application has nothing of these in hand, or enough time is over; False: they are lost."""

@@ -125,6 +125,27 @@ async def test_what_is_in_hand_for_too_long_is_read_again_and_nobody_is_put_out(
     await first.close()
 
 
+async def test_what_is_lost_while_it_is_to_be_given_up_is_told_as_lost(
+    client: Client, cluster: Cluster
+) -> None:
+    told: list[tuple[str, list[TopicPartition]]] = []
+    first = member(
+        client,
+        on_revoked=lambda names: told.append(("revoked", names)),
+        on_lost=lambda names: told.append(("lost", names)),
+    )
+    await everything(first)
+    async with cluster.client() as other, member(other):
+        await until(lambda: len(first._hand._turn) == 2, "it is to give up two, and has them in hand")
+        group = first._group
+        assert group is not None
+        group.membership._lose(FencedMemberEpoch("out"), 0)
+        group._look()
+        await until(lambda: told, "it hears that it is out")
+        assert told == [("lost", PLACES)]
+    await first.close()
+
+
 async def test_who_has_taken_its_time_and_then_listens_slowly_is_not_put_out(
     client: Client, cluster: Cluster
 ) -> None:
