@@ -297,7 +297,10 @@ class GroupMember:
         while True:
             self._told.clear()
             while (news := self.membership.take()) is not None:
-                await self._carry_out(news)
+                await self._guarded(self._carry_out(news))  # who has failed gives up and leaves all the same
+                if isinstance(news, Revoke | Lose):
+                    self.membership.released(news, _now_ms())
+                    self._look()
             if self.membership.standing in {Standing.LEFT, Standing.FAILED}:
                 return
             await self._told.wait()
@@ -317,9 +320,6 @@ class GroupMember:
                 await self._tell("on_lost", names)
             case Failed():
                 self._fetcher.fail(news.error)
-        if isinstance(news, Revoke | Lose):
-            self.membership.released(news, _now_ms())
-            self._look()
 
     async def _take_up(self, news: Assigned) -> None:
         """Find out where to begin, tell the application, and begin."""
@@ -577,7 +577,7 @@ class GroupMember:
         return task
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
-        """A task that fails fails the consumer: who reads is told."""
+        """What fails fails the consumer: who reads is told."""
         try:
             await work
         except TidelogError as error:

@@ -12,12 +12,14 @@ from tidelog.broker.groups.settings import GroupSettings
 from tidelog.client.admin import NewTopic, Offset, OffsetReset, Shift
 from tidelog.client.io import groups
 from tidelog.client.io.client import Client
+from tidelog.client.io.group_offsets import GroupOffsets
 from tidelog.protocol.errors import (
     ConnectionFailed,
     FencedMemberEpoch,
     LeaderNotAvailable,
     SeveralErrors,
     TidelogError,
+    UnknownServerError,
     UnreleasedInstanceId,
 )
 from tidelog.protocol.messages import OffsetCommit, Request
@@ -72,6 +74,22 @@ async def test_a_commit_is_not_sent_again_for_what_went_away_and_came_back(
         with pytest.raises(FencedMemberEpoch, match="is not this member's"):
             await consumer.commit(dict.fromkeys(PLACES, 5))
         assert await consumer.committed(*theirs) == dict.fromkeys(theirs, 30)
+
+
+async def test_who_is_refused_what_is_committed_leaves_the_group_at_once(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object) -> None:
+        raise UnknownServerError("nobody knows why")
+
+    monkeypatch.setattr(GroupOffsets, "fetch", refuse)
+    consumer = member(client)
+    with pytest.raises(UnknownServerError, match="nobody knows why"):
+        await take(consumer, 1)
+    await consumer.close()
+    assert consumer.state == "left"
+    [group] = await client.admin.describe_groups("g")
+    assert not group.members
 
 
 async def test_how_long_a_group_is_behind_is_known_of_whatever_was_committed(
