@@ -105,6 +105,8 @@ class Fetching:
         """How many were read."""
         self.unpack: Decode = decode
         """How batches become columns: in another way for who makes other columns of them."""
+        self.begin_anew: Callable[[Reader], None] = lambda reader: reader.seek(NO_OFFSET, reader.question)
+        """Its topic was made anew before it was known where it begins: in another way for who asks a group for that."""
         self.awaited: Collection[TopicPartition] = ()
         """Of these alone something is waited for; none: of all that are not paused."""
         self._config = config
@@ -174,20 +176,23 @@ class Fetching:
             reader.leader, reader.leader_epoch = known.leader, known.leader_epoch
 
     def _recreated(self, reader: Reader, topic: Topic) -> None:
-        had = reader.topic_id
+        had, at = reader.topic_id, reader.position
         reader.topic_id = topic.id
-        if had:
-            at = reader.position
+        if not had:
+            return
+        reader.high_watermark = reader.log_start = NO_OFFSET
+        reader.leader_epoch = reader.ends_epoch = NO_EPOCH
+        if at != NO_OFFSET:
             reader.seek(NO_OFFSET)
             reader.deleted = had
-            reader.high_watermark = reader.log_start = NO_OFFSET
-            reader.leader_epoch = reader.ends_epoch = NO_EPOCH
             reader.fail(
                 UnknownTopicId(
                     f"{reader.name} was at offset {at} of a topic that was deleted, and made anew since: "
                     "seek to where to begin in the new one"
                 )
             )
+        elif reader.error is None:
+            self.begin_anew(reader)
 
     def gone(self, name: str) -> None:
         """There is no such topic any more."""

@@ -25,6 +25,7 @@ from tidelog.client.io.fetcher import Fetcher
 from tidelog.client.io.group_offsets import CLOSE_COMMIT_S, Commit, GroupOffsets, to_commit
 from tidelog.client.io.session import until
 from tidelog.client.options import ConsumerConfig
+from tidelog.client.reader import Reader
 from tidelog.protocol.errors import NonEmptyGroup, RequestTimedOut, TidelogError, UnknownTopicId
 from tidelog.protocol.messages import NO_MEMBER, CommittedPartition, OffsetCommit, OffsetCommitReply
 from tidelog.protocol.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Offset, TopicId, TopicPartition
@@ -71,6 +72,9 @@ class Alone:
         self._topics: dict[TopicPartition, TopicId] = {}
         """Which topic those were of that are not read any more."""
         self._committing = False
+        self._by_policy: dict[TopicPartition, int] = {}
+        """The version of readers that begin by `auto_offset_reset`, for the group had committed nothing."""
+        fetcher.fetching.begin_anew = self._begin_anew
 
     @property
     def places(self) -> Collection[TopicPartition]:
@@ -89,6 +93,7 @@ class Alone:
         for name in names:
             reader = self._fetcher.fetching.readers[name]
             topic_id = self._topics.pop(name, b"")
+            self._by_policy.pop(name, None)
             reader.seek(self._left.pop(name, NO_OFFSET))
             if reader.position == NO_OFFSET:
                 asked[name] = reader.version
@@ -100,6 +105,13 @@ class Alone:
             self._committing = True
             self._fetcher.spawn(self._keep_committing())
 
+    def _begin_anew(self, reader: Reader) -> None:
+        """Of the topic that is there now the group may have committed something; but what somebody has sought counts."""
+        question = None if self._by_policy.get(reader.name) == reader.version else reader.question
+        reader.seek(NO_OFFSET, question)
+        if question is None:
+            self._fetcher.spawn(self._place({reader.name: reader.version}))
+
     async def _place(self, asked: Mapping[TopicPartition, int]) -> None:
         fetching = self._fetcher.fetching
         found = await self.committed(asked, _now_ms() + self.config.default_api_timeout_ms)
@@ -109,6 +121,7 @@ class Alone:
                 continue
             if start.offset == NO_OFFSET:
                 fetching.begin(reader)
+                self._by_policy[name] = reader.version
                 continue
             reader.seek(start.offset)
             reader.offset_epoch = start.leader_epoch

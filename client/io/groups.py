@@ -187,7 +187,9 @@ class GroupMember:
     def learn(self, name: str) -> None:
         """More is known of the topic: who leads it. What becomes of one that is gone, the coordinator says."""
         topic = self._client.cluster.topics.get(name)
-        if topic is not None and any(each.topic == name for each in self._fetcher.fetching.readers):
+        mine = () if topic is None else (TopicPartition(name, each.index) for each in topic.partitions)
+        ids = {self.places[each][0] for each in mine if each in self.places}
+        if topic is not None and ids == {topic.id}:
             self._fetcher.fetching.learn(topic)
             self._fetcher.stir()
             self._fetcher.arrived.set()
@@ -337,9 +339,9 @@ class GroupMember:
                 reader.offset_epoch = start.leader_epoch
                 self._committed[place] = start.offset
             self.places[name] = place
-        for topic in dict.fromkeys(name.topic for name in names):
+        for topic, topic_id in {name.topic: places[name][0] for name in names}.items():
             known = self._client.cluster.topics.get(topic)
-            if known is not None:
+            if known is not None and known.id == topic_id:
                 fetching.learn(known)
         self._fetcher.stir()
         await self._tell("on_assigned", names)
