@@ -106,7 +106,7 @@ class Fetching:
         self.unpack: Decode = decode
         """How batches become columns: in another way for who makes other columns of them."""
         self.begin_anew: Callable[[Reader], None] = lambda reader: reader.seek(NO_OFFSET, reader.question)
-        """Its topic was made anew before it was known where it begins: in another way for who asks a group for that."""
+        """Its topic was made anew before anything was read: in another way for who asks a group where to begin."""
         self.awaited: Collection[TopicPartition] = ()
         """Of these alone something is waited for; none: of all that are not paused."""
         self._config = config
@@ -182,7 +182,9 @@ class Fetching:
             return
         reader.high_watermark = reader.log_start = NO_OFFSET
         reader.leader_epoch = reader.ends_epoch = NO_EPOCH
-        if at != NO_OFFSET:
+        if at == reader.begins and reader.error is None:
+            self.begin_anew(reader)
+        elif at != NO_OFFSET:
             reader.seek(NO_OFFSET)
             reader.deleted = had
             reader.fail(
@@ -191,8 +193,6 @@ class Fetching:
                     "seek to where to begin in the new one"
                 )
             )
-        elif reader.error is None:
-            self.begin_anew(reader)
 
     def gone(self, name: str) -> None:
         """There is no such topic any more."""

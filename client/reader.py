@@ -15,6 +15,7 @@ class Reader:
     """One partition, and how far it is."""
 
     __slots__ = (
+        "begins",
         "buffered",
         "buffered_bytes",
         "cause",
@@ -53,6 +54,8 @@ class Reader:
         self.leader_epoch: Epoch = NO_EPOCH
         self.position: Offset = NO_OFFSET
         """The next offset that the user gets; -1: not known yet."""
+        self.begins: Offset = NO_OFFSET
+        """Where a group has said that it begins; -1: nobody has. As long as the position is there nothing was read."""
         self.offset: Offset = NO_OFFSET
         """The next offset to fetch."""
         self.offset_epoch: Epoch = NO_EPOCH
@@ -103,6 +106,7 @@ class Reader:
         """Go on there, or where the answer to the question says; what is under way is nothing."""
         self.version += 1
         self.position = self.offset = offset
+        self.begins = NO_OFFSET
         self.offset_epoch = NO_EPOCH
         self.question = question
         self.strayed = NO_OFFSET

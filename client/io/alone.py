@@ -107,7 +107,8 @@ class Alone:
 
     def _begin_anew(self, reader: Reader) -> None:
         """Of the topic that is there now the group may have committed something; but what somebody has sought counts."""
-        question = None if self._by_policy.get(reader.name) == reader.version else reader.question
+        sought = reader.position == NO_OFFSET and self._by_policy.get(reader.name) != reader.version
+        question = reader.question if sought else None
         reader.seek(NO_OFFSET, question)
         if question is None:
             self._fetcher.spawn(self._place({reader.name: reader.version}))
@@ -124,6 +125,7 @@ class Alone:
                 self._by_policy[name] = reader.version
                 continue
             reader.seek(start.offset)
+            reader.begins = start.offset
             reader.offset_epoch = start.leader_epoch
             reader.unchecked = start.leader_epoch != NO_EPOCH
             self._committed[reader.place] = start.offset

@@ -11,8 +11,9 @@ from tests.client.test_alone import alone, made_anew
 from tests.client.test_groups import PLACES, client, cluster, member, take
 from tidelog.client.io.client import Client
 from tidelog.client.io.coordinator import AtCoordinator
-from tidelog.protocol.errors import OffsetOutOfRange
+from tidelog.protocol.errors import OffsetOutOfRange, UnknownTopicId
 from tidelog.protocol.messages import EARLIEST, GroupHeartbeat
+from tidelog.protocol.types import NO_OFFSET
 
 __all__ = ["client", "cluster"]
 FIRST, SECOND = PLACES[:2]
@@ -60,6 +61,38 @@ async def test_what_the_group_has_committed_of_the_new_topic_counts_and_where_so
         consumer.assign([FIRST, SECOND])
         await consumer.seek_to_beginning(SECOND)
         assert [await consumer.position(each) for each in (FIRST, SECOND)] == [30, 0]
+
+
+async def test_what_the_group_has_committed_of_the_old_topic_is_not_where_the_new_one_begins(
+    client: Client, cluster: Cluster
+) -> None:
+    async with alone(client) as before:
+        before.assign([FIRST])
+        await take(before, 7)
+    async with cluster.client() as other:
+        await made_anew(other)
+    async with alone(client) as consumer:
+        consumer.assign([FIRST])
+        assert [record.offset for record in await take(consumer, 1)] == [0]
+
+
+def test_who_has_sought_is_told_also_where_its_group_began() -> None:
+    desk = Desk(leaders=(1,), start=7)
+    desk.first.begins = 7
+    desk.first.seek(7)
+    desk.lead(1, topic_id=ANOTHER)
+    with pytest.raises(UnknownTopicId, match="was at offset 7 of a topic that was deleted"):
+        desk.read()
+
+
+def test_what_stands_where_its_group_began_and_cannot_be_read_is_told_of_the_new_topic() -> None:
+    desk = Desk(leaders=(1,), start=7)
+    desk.first.begins = 7
+    desk.first.fail(OffsetOutOfRange("nothing is there"))
+    desk.lead(1, topic_id=ANOTHER)
+    assert desk.first.position == NO_OFFSET, "nobody may commit 7 of the new one"
+    with pytest.raises(UnknownTopicId, match="was at offset 7 of a topic that was deleted"):
+        desk.read()
 
 
 async def test_a_member_reads_the_new_topic_once_its_coordinator_has_said_so(
