@@ -55,6 +55,19 @@ async def find(client: Client, options: ReadOptions, may_lack: Collection[str] =
     return Found({topic.name: topic.id for topic in topics}, earliest, latest)
 
 
+def means(options: ReadOptions, name: TopicPartition) -> bool:
+    """Whether the options ask for this partition, whether or not anybody shows it."""
+    if options.pattern:
+        asked = re.fullmatch(options.pattern, name.topic) is not None
+    else:
+        asked = name.topic in (options.subscribe or options.assign)
+    return (
+        asked
+        and (name.topic not in options.assign or name.partition in options.assign[name.topic])
+        and (options.partitions is None or name.partition in options.partitions)
+    )
+
+
 def isolation_of(options: ReadOptions) -> int:
     """As it travels."""
     return READ_COMMITTED if options.read_committed else READ_UNCOMMITTED

@@ -31,7 +31,7 @@ from tidelog.client.io.consumer import Consumer
 from tidelog.protocol.errors import TidelogError
 from tidelog.protocol.types import Offset, TopicPartition
 from tidelog.spark.batch import Task
-from tidelog.spark.lookup import Found, behind_the_end, find, place
+from tidelog.spark.lookup import Found, behind_the_end, find, means, place
 from tidelog.spark.losses import Loss, by_offsets, by_topic, ids_now
 from tidelog.spark.mirror import Mirror
 from tidelog.spark.offsets import StreamOffset, nested, stream_offset
@@ -139,7 +139,7 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         may_lack = {name.topic for name in at.offsets} if self.options.fail_on_data_loss else self._named
         found = await self._find(may_lack)
         gone = await self._gone(at, found)
-        begins, ends = self._bounds(at, found)
+        begins, ends = self._bounds(at, found, gone)
         total = sum(ends[name] - begins[name] for name in ends)
         news = total or ends.keys() - at.offsets.keys()
         too_little = bounded and self._is_too_little(total)
@@ -147,7 +147,7 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             await self._wait(found, total)
             found = await self._find(may_lack)
             gone = await self._gone(at, found)
-            begins, ends = self._bounds(at, found)
+            begins, ends = self._bounds(at, found, gone)
             total = sum(ends[name] - begins[name] for name in ends)
         moved = gone or any(ends[name] != at.offsets.get(name) for name in ends)
         if not moved or (bounded and not gone and self._is_too_little(total)):
@@ -161,7 +161,9 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             total, os.cpu_count() or 1, options.min_partitions, options.max_records_per_partition
         )
         told = {name: begin for name, begin in begins.items() if fresh or begin != at.offsets.get(name)}
-        return StreamOffset(ends, found.ids, rows, told, merge=options.min_partitions is None)
+        topics = {name.topic for name in ends}
+        ids = {topic: had for topic, had in at.ids.items() if topic in topics} | found.ids
+        return StreamOffset(ends, ids, rows, told, merge=options.min_partitions is None)
 
     async def _gone(self, at: StreamOffset, found: Found) -> set[TopicPartition]:
         """What the stream has been reading and nobody has any more; not what the options have ceased to mean."""
@@ -179,9 +181,13 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return gone
 
     def _bounds(
-        self, at: StreamOffset, found: Found
+        self, at: StreamOffset, found: Found, gone: Collection[TopicPartition]
     ) -> tuple[dict[TopicPartition, Offset], dict[TopicPartition, Offset]]:
-        """From where to where everything goes that is there, as far as this query goes."""
+        """From where to where everything goes that is there, as far as this query goes.
+
+        A topic never has fewer partitions than before: what is missing and not gone is behind the metadata of a broker
+        that has not heard of it yet, and keeps its place. Forgotten, it would be taken for new, and read once more.
+        """
         begins: dict[TopicPartition, Offset] = {}
         ends: dict[TopicPartition, Offset] = {}
         for name, latest in found.latest.items():
@@ -195,6 +201,9 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begins[name] = earliest if begin is None else begin
             target = latest if self._target is None else self._target.get(name, begins[name])
             ends[name] = max(min(target, latest), begins[name])
+        for name in at.offsets.keys() - found.latest.keys() - set(gone):
+            if means(self.options, name):
+                begins[name] = ends[name] = at.offsets[name]
         return begins, ends
 
     def _lose(self, loss: Loss, earliest: Offset) -> Offset:
