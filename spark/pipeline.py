@@ -68,9 +68,21 @@ def to_parquet(
 
 
 def read_parquet(spark: SparkSession, place: str | Path) -> DataFrame:
-    """All that `to_parquet` has written: what was compacted, and the micro-batches since."""
+    """All that `to_parquet` has written: what was compacted, and the micro-batches since.
+
+    `compact` may end meanwhile, and removes files then that are being listed: the state says so, and it begins anew.
+    """
     place = Path(place)
-    return _read(spark, place, _state(place), _batches(place))
+    while True:
+        state = _state(place)
+        try:
+            frame = _read(spark, place, state, _batches(place, state))
+        except Exception:
+            if _state(place) == state:
+                raise
+        else:
+            if _state(place) == state:
+                return frame
 
 
 def compact(spark: SparkSession, place: str | Path, rows_per_file: int = 1_000_000) -> int:
@@ -89,7 +101,7 @@ def compact(spark: SparkSession, place: str | Path, rows_per_file: int = 1_000_0
     number = 1 if before is None else before["number"] + 1
     folder = f"compacted-{number}"
     (
-        _read(spark, place, before, [each for each in _batches(place) if each <= reach])
+        _read(spark, place, before, [each for each in _batches(place, before) if each <= reach])
         .repartition(DAY)
         .sortWithinPartitions(DAY, "topic", "partition", "offset")
         .write.mode("overwrite")
@@ -153,9 +165,8 @@ def _state(place: Path) -> dict[str, Any] | None:
     return found
 
 
-def _batches(place: Path) -> list[int]:
-    """The complete micro-batches that hold anything and are not compacted."""
-    state = _state(place)
+def _batches(place: Path, state: dict[str, Any] | None) -> list[int]:
+    """The complete micro-batches that hold anything and are not compacted, as that state says."""
     reach = -1 if state is None else state["batch"]
     return sorted(
         number
