@@ -70,16 +70,24 @@ def limited(
 ) -> dict[TopicPartition, Offset]:
     """The ends of a micro-batch of at most so many records: every partition advances by its share of what is there.
 
-    What rounding leaves goes to the partitions in their order, so that something is always read.
+    Each that has any advances by one at least: a share that rounds to nothing would stay so behind a large lag. Where there
+    are too few for that they take turns: the first ones in an order do, and the next micro-batch begins further on in it.
     """
     there = {name: max(end[name] - start.get(name, 0), 0) for name in sorted(end)}
     total = sum(there.values())
     if total <= most:
         return dict(end)
-    taken = {name: most * size // total for name, size in there.items()}
-    left = most - sum(taken.values())
-    for name, size in there.items():
-        more = min(size - taken[name], left)
-        taken[name] += more
-        left -= more
-    return {name: start.get(name, 0) + taken[name] for name in there}
+    names = list(there)
+    # Each limited micro-batch moves it by `most`; and what is planned again from this start gets the same.
+    first = sum(start.get(name, 0) for name in names) % len(names)
+    order = [name for name in names[first:] + names[:first] if there[name]]
+    taken = dict.fromkeys(names, 0) | dict.fromkeys(order[:most], 1)
+    rest, more = max(most - len(order), 0), max(total - len(order), 1)
+    left, fractions = rest, {}
+    for name in order:
+        share, fractions[name] = divmod(rest * (there[name] - 1), more)
+        taken[name] += share
+        left -= share
+    for name in sorted(order, key=lambda name: -fractions[name])[:left]:
+        taken[name] += 1
+    return {name: start.get(name, 0) + taken[name] for name in names}

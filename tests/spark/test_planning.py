@@ -52,6 +52,38 @@ def test_a_limit_is_kept_and_something_is_always_read(there: dict[int, int], mos
     assert all(taken[name] <= ends[name] for name in ends)
 
 
+def test_a_small_partition_is_read_beside_a_lag_that_never_ends() -> None:
+    large, small = TopicPartition("a", 0), TopicPartition("b", 0)
+    at, ends = {large: 0, small: 0}, {large: 1_000_000, small: 5}
+    for _ in range(5):
+        at = limited(at, ends, 1000)
+        ends[large] += 1000
+    assert at == {large: 4995, small: 5}
+
+
+@given(st.integers(2, 40), st.integers(1, 40), st.data())
+def test_every_partition_has_its_turn_where_a_limit_is_smaller_than_their_number(
+    count: int, most: int, data: st.DataObject
+) -> None:
+    names = [TopicPartition("t", number) for number in range(count)]
+    quiet = data.draw(st.sets(st.sampled_from(names)))
+    at = {name: data.draw(st.integers(0, 9)) for name in names}
+    begun = dict(at)
+    for _ in range(count):
+        ends = {name: offset if name in quiet else offset + 100 for name, offset in at.items()}
+        assert limited(dict(reversed(at.items())), dict(reversed(ends.items())), most) == limited(
+            at, ends, most
+        )
+        at = limited(at, ends, most)
+    assert all(at[name] > begun[name] for name in names if name not in quiet)
+
+
+def test_what_rounding_leaves_goes_to_the_largest_fractions() -> None:
+    names = [TopicPartition("t", number) for number in range(3)]
+    ends = dict(zip(names, [25, 10, 25], strict=True))
+    assert limited({}, ends, 10) == dict(zip(names, [4, 2, 4], strict=True))
+
+
 def test_the_same_offsets_are_the_same_text_whatever_their_order() -> None:
     names = [TopicPartition("b", 10), TopicPartition("b", 9), TopicPartition("a", 0)]
     ids = {"b": b"\1" * 16, "a": b"\2" * 16}
