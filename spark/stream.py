@@ -49,6 +49,9 @@ POLL_S: Final = 0.5
 GROW_S: Final = 0.1
 """How often, at most, a stream that waits for enough looks how much there is."""
 
+RECORD_BYTES_MAX: Final = 1 << 20
+"""What a record is taken for as long as none has come: as much as a batch may be by default, so that a limit of bytes holds."""
+
 
 class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """`spark.readStream.format("tidelog")`."""
@@ -230,11 +233,12 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if options.max_offsets is not None:
             ends = limited(begins, ends, options.max_offsets)
         if options.max_bytes is not None:
-            if not self._record_bytes:
-                client = await connected(options.address)
-                self._record_bytes = await record_bytes(client, begins, ends)
-            if self._record_bytes:
-                ends = limited(begins, ends, max(int(options.max_bytes / self._record_bytes), 1))
+            size = self._record_bytes or await record_bytes(await connected(options.address), begins, ends)
+            if size is None:
+                ends = limited(begins, ends, max(options.max_bytes // RECORD_BYTES_MAX, 1))
+            elif size:
+                self._record_bytes = size
+                ends = limited(begins, ends, max(int(options.max_bytes / size), 1))
         return ends
 
     async def _wait(self, found: Found, too_little: int) -> None:
@@ -319,8 +323,8 @@ class Watcher:
 
 async def record_bytes(
     client: Client, begins: dict[TopicPartition, Offset], ends: dict[TopicPartition, Offset]
-) -> float:
-    """What a record takes, about: the mean of the first ones that are there; 0: there are none."""
+) -> float | None:
+    """What a record takes, about: the mean of the first ones that are there; 0: there are none; None: none has come yet."""
     names = [name for name in ends if ends[name] > begins[name]]
     if not names:
         return 0.0
@@ -329,6 +333,8 @@ async def record_bytes(
         for name in names:
             consumer.seek(name, begins[name])
         found = await consumer.getmany(timeout=POLL_S, max_records=500)
+        if not found and any([await consumer.position(name) < ends[name] for name in names]):
+            return None
     records = [record for each in found.values() for record in each]
     sizes = [len(record.key or b"") + len(record.value or b"") for record in records]
     return max(sum(sizes) / len(sizes), 1.0) if sizes else 0.0
