@@ -31,10 +31,14 @@ class Mirror:
         """All up to here is processed. What time may mend is tried again with the next micro-batch; what it cannot is raised."""
         if finished == self._told:
             return
+        # A topic of an older checkpoint has no id until the next micro-batch is planned.
         entries = tuple(
             OffsetToCommit(finished.ids[name.topic], name.partition, offset)
             for name, offset in finished.offsets.items()
+            if name.topic in finished.ids
         )
+        if not entries:
+            return
         deadline_ms = (asyncio.get_running_loop().time() + _PATIENCE_S) * 1000
         try:
             reply = await AtCoordinator(client, self._group).insist(
