@@ -4,12 +4,13 @@ Two kinds of entries, all of one query in one partition:
 
     query/task/batch/topic/generation/nonce    an intent: under which producer id, from which offsets on, the task
                                                begins to write this micro-batch to this topic
-    query                                      done: the last micro-batch that Spark's driver has seen the end of
+    query                                      done: the last micro-batch that Spark's driver has seen the end of;
+                                               with nothing in it: the batch job is at its end
 
 What it keeps true: of several intents for the same thing the first one in the log counts, for everybody who reads it;
 no intent's key is used twice, so compaction takes away nothing that counts; only the driver says that something is done
 (a task cannot know: when what it writes fails to be computed, Spark ends its input as if that were all), and removes the
-intents with it.
+intents behind it; who begins something and finds that it has ended is refused.
 """
 
 import zlib
@@ -25,7 +26,7 @@ from tidelog.client.admin import NewTopic
 from tidelog.client.cluster import Topic
 from tidelog.client.io.client import Client
 from tidelog.client.io.producer import Producer
-from tidelog.protocol.errors import TopicAlreadyExists, UnknownTopicOrPartition
+from tidelog.protocol.errors import InvalidRequest, TopicAlreadyExists, UnknownTopicOrPartition
 from tidelog.protocol.messages import READ_COMMITTED
 from tidelog.protocol.types import Offset, TopicPartition
 from tidelog.spark.leaders import batches
@@ -86,6 +87,14 @@ class Place(Struct, frozen=True):
         return f"{self.query}/{self.task}/{self.batch}/{topic}/"
 
 
+def late(place: Place) -> InvalidRequest:
+    """An attempt that would begin to write what the driver has seen the end of."""
+    return InvalidRequest(
+        f"task {place.task} of batch {place.batch} of query {place.query} is late: the driver has ended the batch, so "
+        "another attempt has written the rows of this task. This one writes none, and nothing is missing"
+    )
+
+
 class Ledger:
     """The topic as far as this process has read it."""
 
@@ -96,6 +105,8 @@ class Ledger:
         self._read_to: dict[int, Offset] = {}
         self._entries: dict[int, dict[str, bytes]] = {}
         """By partition and key, in the order of the log; of an intent what was written first."""
+        self._ended: set[str] = set()
+        """Batch jobs of which the end was seen."""
 
     async def refresh(self, query: str) -> None:
         """Read on to the end of what is committed, where that query's entries are."""
@@ -112,6 +123,8 @@ class Ledger:
                 text = (key or b"").decode()
                 if value is None:
                     entries.pop(text, None)
+                    if "/" not in text:
+                        self._ended.add(text)
                 else:
                     entries[text] = value
             self._read_to[index] = header.next_offset
@@ -120,6 +133,11 @@ class Ledger:
         """The last micro-batch of the query that is written."""
         value = self._of(query).get(query)
         return None if value is None else _decode(value, Done)
+
+    def ended(self, place: Place) -> bool:
+        """Whether the driver has seen the end of it."""
+        done = self.done(place.query)
+        return place.query in self._ended or (done is not None and done.batch >= place.batch)
 
     def intent(self, place: Place, topic: str) -> Intent | None:
         """The intent that counts: the first of the newest generation."""
@@ -130,23 +148,25 @@ class Ledger:
         return next((each for each in found if each.generation == newest), None)
 
     async def intend(self, place: Place, intent: Intent) -> Intent:
-        """Write it; the one that counts, which may be another attempt's."""
+        """Write it; the one that counts, which may be another attempt's. Refused when all is written."""
         key = f"{place.prefix(intent.topic)}{intent.generation}/{uuid4().hex}"
         await self._write(place.query, {key: _encode(intent)})
         await self.refresh(place.query)
+        if self.ended(place):
+            # The intents that say what was written are gone: this one would be believed to be the first.
+            await self._write(place.query, {key: None})
+            raise late(place)
         counts = self.intent(place, intent.topic)
         assert counts is not None, f"what was written to {TOPIC} is not there"
         return counts
 
     async def finish(self, query: str, done: Done | None) -> None:
-        """All of the micro-batch is written: say so, and remove its intents. None: nobody will ever ask again."""
+        """All of the micro-batch is written: say so, and remove its intents. None: the same of a batch job."""
         await self.refresh(query)
-        entries = self._of(query)
-        wanted: dict[str, bytes | None] = {key: None for key in entries if key.startswith(f"{query}/")}
-        if done is not None or query in entries:
-            wanted[query] = None if done is None else _encode(done)
-        if wanted:
-            await self._write(query, wanted)
+        # First: many intents take several batches, and none may be seen to be gone before it is known why.
+        wanted: dict[str, bytes | None] = {query: None if done is None else _encode(done)}
+        wanted.update({key: None for key in self._of(query) if key.startswith(f"{query}/")})
+        await self._write(query, wanted)
 
     def _of(self, query: str) -> dict[str, bytes]:
         return self._entries.get(_partition(query), {})

@@ -24,11 +24,13 @@ from typing import Final
 import pyarrow as pa
 from msgspec import structs
 
+from tidelog.client.cluster import Topic
 from tidelog.client.io.client import Client
 from tidelog.client.partitioning import Hashes
 from tidelog.protocol.errors import (
     InvalidRecord,
     InvalidRequest,
+    InvalidTopic,
     OffsetOutOfRange,
     OutOfOrderSequenceNumber,
     UnknownProducerId,
@@ -38,8 +40,8 @@ from tidelog.protocol.records import encode
 from tidelog.protocol.types import TopicId, TopicPartition
 from tidelog.spark.columns import Rows
 from tidelog.spark.leaders import append, batches, new_producer_id
-from tidelog.spark.ledger import CHECKSUM, Intent, Ledger, Numbering, Place
-from tidelog.spark.lookup import offsets_at
+from tidelog.spark.ledger import CHECKSUM, Intent, Ledger, Numbering, Place, late
+from tidelog.spark.lookup import offsets_at, topics_named
 from tidelog.spark.options import EARLIEST, LATEST, WriteOptions
 
 BATCH_BYTES: Final = 256 << 10
@@ -160,25 +162,30 @@ class Target:
     async def begin(self, now_ms: int) -> None:
         """Find out what is there of this micro-batch, or say that it begins."""
         topic = await self._client.topic(self.name)
-        self._topic_id = topic.id
         found = self._ledger.intent(self._place, self.name)
+        if found is not None and found.topic_id != topic.id.hex():
+            # A worker that Spark uses again may know the older one of two topics.
+            [topic] = await topics_named(self._client, [self.name])
         # What was written to a topic of the same name that is gone is gone with it.
-        if found is None or found.topic_id != topic.id.hex():
+        while found is None or found.topic_id != topic.id.hex():
             generation = 0 if found is None else found.generation + 1
-            found = await self._intend(len(topic.partitions), now_ms, generation)
-        self.intent = found
+            found = await self._intend(topic, now_ms, generation)
+        self.intent, self._topic_id = found, topic.id
         self._lanes = [Lane(TopicPartition(self.name, at)) for at in range(len(found.lanes))]
         await asyncio.gather(*map(self._find_written, self._lanes))
         for lane in self._lanes:
             lane.begin(0)
 
-    async def _intend(self, partitions: int, now_ms: int, generation: int) -> Intent:
-        names = [TopicPartition(self.name, at) for at in range(partitions)]
+    async def _intend(self, topic: Topic, now_ms: int, generation: int) -> Intent:
+        names = [TopicPartition(self.name, at) for at in range(len(topic.partitions))]
         ends = await offsets_at(self._client, names, LATEST, READ_COMMITTED)
+        # Leaders know better which topic it is than whoever has described it: an intent for the older one would count.
+        if (await self._client.topic(self.name)).id != topic.id:
+            raise InvalidTopic(f"{self.name}: the topic was deleted and made anew: try again, nothing is written")
         producer_id, epoch = await new_producer_id(self._client)
         lanes = [Numbering(producer_id=producer_id, producer_epoch=epoch, begin=ends[name]) for name in names]
         wanted = Intent(
-            topic=self.name, topic_id=self._topic_id.hex(), generation=generation, now_ms=now_ms, lanes=lanes
+            topic=self.name, topic_id=topic.id.hex(), generation=generation, now_ms=now_ms, lanes=lanes
         )
         return await self._ledger.intend(self._place, wanted)
 
@@ -325,9 +332,8 @@ class Target:
         """Go on in that partition under a new producer id; what is there already."""
         place, index = self._place, lane.name.partition
         await self._ledger.refresh(place.query)
-        done = self._ledger.done(place.query)
-        if done is not None and done.batch >= place.batch:
-            raise _other_rows(place, "another attempt has ended it meanwhile, and this one is late")
+        if self._ledger.ended(place):
+            raise late(place)
         newest = self._ledger.intent(place, self.name)
         if newest is not None and newest.generation > self.intent.generation:
             self.intent = newest  # another attempt was first
