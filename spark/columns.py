@@ -284,6 +284,10 @@ def _counted(count: int) -> pa.Array:
     return _counting[0].slice(0, count)
 
 
+_MS_MAX: Final = (2**63 - 1) // 1000
+"""The largest time that Spark has microseconds for; beyond it there is none."""
+
+
 def _timestamps(batches: _Batches) -> pa.Array:
     # Most producers stamp whole batches with the time of their first record.
     arrays = []
@@ -299,7 +303,11 @@ def _timestamps(batches: _Batches) -> pa.Array:
 
 
 def _micros(times_ms: Sequence[int | None]) -> pa.Array:
-    return pc.multiply(pa.array(times_ms, pa.int64()), pa.scalar(1000, pa.int64()))
+    try:
+        return pc.multiply_checked(pa.array(times_ms, pa.int64()), pa.scalar(1000, pa.int64()))
+    except pa.ArrowInvalid:  # nanoseconds, mostly, that somebody took for milliseconds
+        within = [each if each is not None and abs(each) <= _MS_MAX else None for each in times_ms]
+        return _micros(within)
 
 
 def _headers(batches: _Batches) -> pa.Array:
@@ -370,9 +378,9 @@ def check_writable(schema: StructType, *, topic: str) -> None:
 
 
 class Rows:
-    """The columns of an Arrow batch that is to be written."""
+    """The columns of an Arrow batch that is to be written; `first`: how many rows came before."""
 
-    def __init__(self, batch: pa.RecordBatch) -> None:
+    def __init__(self, batch: pa.RecordBatch, first: int = 0) -> None:
         given: dict[str, Any] = dict(zip(batch.schema.names, batch.columns, strict=True))
         self.count: int = batch.num_rows
         self.values: list[bytes | None] = _bytes(given["value"])
@@ -383,12 +391,25 @@ class Rows:
         )
         self.timestamps_ms: list[int | None] | None = None
         if "timestamp" in given:
-            whole = pc.floor_temporal(given["timestamp"], unit="millisecond")
+            # In UTC: where clocks go back, an hour of local times is there twice, and Arrow rounds none of it.
+            times = given["timestamp"].cast(pa.timestamp("us", tz="UTC"))
+            whole = pc.floor_temporal(times, unit="millisecond")
             self.timestamps_ms = whole.cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64()).to_pylist()
         self.headers: list[Sequence[tuple[str, bytes | None]]] | None = None
         if "headers" in given:
             rows = given["headers"].to_pylist()
-            self.headers = [tuple((each["key"], each["value"]) for each in row or ()) for row in rows]
+            self.headers = [_pairs(row or (), number) for number, row in enumerate(rows, first)]
+
+
+def _pairs(headers: Sequence[Mapping[str, Any] | None], number: int) -> Sequence[tuple[str, bytes | None]]:
+    for at, each in enumerate(headers):
+        if each is None or each["key"] is None:
+            what = "null" if each is None else "a value with a key that is null"
+            raise InvalidRecord(
+                f"row {number} of the task: headers[{at}] is {what}; each needs a key, and may have a value: "
+                "leave it out with filter(headers, h -> h.key is not null)"
+            )
+    return tuple((each["key"], each["value"]) for each in headers if each is not None)
 
 
 def _bytes(column: pa.Array) -> list[bytes | None]:

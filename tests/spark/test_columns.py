@@ -225,3 +225,23 @@ def test_rows_become_records_with_times_in_milliseconds() -> None:
     rows = Rows(given)
     assert rows.values == [b"a", None, b"c"]
     assert rows.timestamps_ms == [1, -1, None]
+
+
+def test_times_in_the_hour_when_clocks_go_back_are_those_that_were_meant() -> None:
+    twice = [1_793_511_000_000_999, 1_793_514_600_000_999, None]
+    times = pa.array(twice, pa.timestamp("us", tz="America/New_York"))  # 2026-11-01, 1:30 and 1:30
+    made = Rows(pa.record_batch({"value": ["a", "b", "c"], "timestamp": times}))
+    assert made.timestamps_ms == [1_793_511_000_000, 1_793_514_600_000, None]
+
+
+@pytest.mark.parametrize(("header", "fact"), [(None, "null"), ({"key": None, "value": b"v"}, "a value with")])
+def test_a_header_that_is_none_is_refused_with_its_row(header: object, fact: str) -> None:
+    headers = pa.array([None, [{"key": "k", "value": None}, header]], columns._ARROW_HEADERS)
+    with pytest.raises(InvalidRecord, match=rf"row 11 of the task: headers\[1\] is {fact}"):
+        Rows(pa.record_batch({"value": ["a", "b"], "headers": headers}), first=10)
+
+
+@pytest.mark.parametrize("times", [[7, 1_700_000_000_000_000_000], [1_700_000_000_000_000_000] * 2])
+def test_a_time_that_spark_has_no_microseconds_for_is_null(times: list[int]) -> None:
+    made = shaped(batch(encode([b"v", b"w"], timestamps=times)))
+    assert made["timestamp"].cast(pa.int64()).to_pylist() == [7000 if each == 7 else None for each in times]
