@@ -27,6 +27,8 @@ from msgspec import structs
 from tidelog.client.cluster import Topic
 from tidelog.client.io.client import Client
 from tidelog.client.partitioning import Hashes
+from tidelog.client.sizes import RECORD_OVERHEAD
+from tidelog.protocol.batch import HEADER_SIZE
 from tidelog.protocol.errors import (
     InvalidRecord,
     InvalidRequest,
@@ -46,6 +48,8 @@ from tidelog.spark.options import EARLIEST, LATEST, WriteOptions
 
 BATCH_BYTES: Final = 256 << 10
 BATCH_ROWS: Final = 8192
+_TIME_BYTES: Final = 8
+"""What a time of its own takes in a batch, at most."""
 _UNSEEN_MS: Final = 30_000
 STICKY_ROWS: Final = 4096
 """So many rows without a key go to one partition before the next one's turn."""
@@ -115,9 +119,10 @@ class Digest:
 class Lane:
     """One partition: how much of it is written, and the batch that is open."""
 
-    def __init__(self, name: TopicPartition) -> None:
+    def __init__(self, name: TopicPartition, bytes_max: int = BATCH_BYTES) -> None:
         self.name = name
         self.open = Batch(0)
+        self._bytes_max = bytes_max
         self.cut = 0
         """Where the open batch ends at the latest, because an earlier attempt's did; 0: nowhere."""
         self.written = 0
@@ -134,13 +139,18 @@ class Lane:
             later = [each for each in self.found if each > first]
             self.cut = known[0] if known is not None else min(later, default=self.written)
 
+    def has_room(self, size: int) -> bool:
+        """Whether a row that takes so much goes into the open batch: one row does, for that it is too large leaders say."""
+        batch = self.open
+        return bool(self.cut) or not batch.values or batch.bytes + size <= self._bytes_max
+
     @property
     def full(self) -> bool:
         """Whether the open batch is to be sent."""
         batch = self.open
         if self.cut:
             return batch.end >= self.cut
-        return batch.bytes >= BATCH_BYTES or len(batch.values) >= BATCH_ROWS
+        return batch.bytes >= self._bytes_max or len(batch.values) >= BATCH_ROWS
 
 
 class Target:
@@ -171,7 +181,8 @@ class Target:
             generation = 0 if found is None else found.generation + 1
             found = await self._intend(topic, now_ms, generation)
         self.intent, self._topic_id = found, topic.id
-        self._lanes = [Lane(TopicPartition(self.name, at)) for at in range(len(found.lanes))]
+        most = _bytes_max(topic)
+        self._lanes = [Lane(TopicPartition(self.name, at), most) for at in range(len(found.lanes))]
         await asyncio.gather(*map(self._find_written, self._lanes))
         for lane in self._lanes:
             lane.begin(0)
@@ -181,7 +192,9 @@ class Target:
         ends = await offsets_at(self._client, names, LATEST, READ_COMMITTED)
         # Leaders know better which topic it is than whoever has described it: an intent for the older one would count.
         if (await self._client.topic(self.name)).id != topic.id:
-            raise InvalidTopic(f"{self.name}: the topic was deleted and made anew: try again, nothing is written")
+            raise InvalidTopic(
+                f"{self.name}: the topic was deleted and made anew: try again, nothing is written"
+            )
         producer_id, epoch = await new_producer_id(self._client)
         lanes = [Numbering(producer_id=producer_id, producer_epoch=epoch, begin=ends[name]) for name in names]
         wanted = Intent(
@@ -215,18 +228,24 @@ class Target:
     async def add(self, rows: Rows, places: Sequence[int]) -> None:
         """Take these rows, in their order."""
         where = self._spread(rows, places)
+        besides = RECORD_OVERHEAD + (0 if rows.timestamps_ms is None else _TIME_BYTES)
         for at, index in zip(places, where, strict=True):
             lane = self._lanes[index]
-            batch = lane.open
             value = rows.values[at]
             key = None if rows.keys is None else rows.keys[at]
+            size = besides + len(value or b"") + len(key or b"")
+            if rows.headers is not None:
+                size += sum(_header_bytes(*header) for header in rows.headers[at])
+            if not lane.has_room(size):
+                await self._send(lane)
+            batch = lane.open
             batch.values.append(value)
             batch.keys.append(key)
             stamp = None if rows.timestamps_ms is None else rows.timestamps_ms[at]
             batch.times.append(self.intent.now_ms if stamp is None else stamp)
             if rows.headers is not None:
                 batch.headers.append(rows.headers[at])
-            batch.bytes += len(value or b"") + len(key or b"")
+            batch.bytes += size
             if lane.full:
                 await self._send(lane)
         self.rows += len(places)
@@ -240,7 +259,10 @@ class Target:
             key = None if rows.keys is None else rows.keys[at]
             if named is not None:
                 if not 0 <= named < count:
-                    raise InvalidRecord(f"a row names partition {named}; {self.name} has {count}")
+                    raise InvalidRecord(
+                        f"a row names partition {named}; {self.name} has {count} for all of this micro-batch: let it name "
+                        "one of these or none; what is added meanwhile counts from the next micro-batch on"
+                    )
                 found.append(named)
             elif key is not None:
                 found.append(hashes[key] % count)
@@ -350,6 +372,16 @@ class Target:
         return there
 
 
+def _bytes_max(topic: Topic) -> int:
+    """What a batch for this topic takes at most, by what is counted of its rows."""
+    most = topic.batch_bytes_max or BATCH_BYTES
+    return max(min(BATCH_BYTES, most - most // 64 - HEADER_SIZE), 1)  # a 64th: long columns' own heads
+
+
+def _header_bytes(name: str, value: bytes | None) -> int:
+    return RECORD_OVERHEAD + len(name.encode()) + len(value or b"")
+
+
 async def _landed(lane: Lane) -> None:
     if lane.flying is not None:
         flying, lane.flying = lane.flying, None
@@ -395,7 +427,7 @@ class Writing:
 
     async def add(self, batch: pa.RecordBatch) -> None:
         """Write these rows."""
-        rows = Rows(batch)
+        rows = Rows(batch, self._rows)
         self._rows += rows.count
         self._digest.add(rows.keys or repeat(None, rows.count), rows.values)
         if self._done is not None:

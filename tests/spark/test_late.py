@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 from tests.spark.conftest import World
-from tests.spark.test_sink import Attempt, once, place, rows, write
+from tests.spark.test_sink import NOW_MS, Attempt, once, place, rows, write
 from tidelog.client import Client, connect
 from tidelog.client.admin import NewTopic
 from tidelog.client.cluster import Topic
@@ -94,7 +94,7 @@ async def by_a_reused_worker(world: World, task: Place, topic: str) -> None:
         await made_anew(world, topic)
         await write(Attempt(world, task, topic), rows(COUNT))
         writing = Writing(worker, Ledger(worker), task, WriteOptions(Address(world.bootstrap), topic))
-        await writing.begin(1234)
+        await writing.begin(NOW_MS)
         try:
             await writing.add(rows(COUNT))
             await writing.finish()

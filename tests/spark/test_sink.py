@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import time
 from collections import Counter
 from uuid import uuid4
 
@@ -20,6 +21,8 @@ from tidelog.spark.writing import BATCH_ROWS, Digest, Writing
 pytestmark = pytest.mark.slow
 
 ROWS = 3 * BATCH_ROWS + 100
+NOW_MS = int(time.time() * 1000)
+"""No time of long ago: brokers look what is too old whenever somebody makes a topic with settings."""
 
 
 def rows(count: int = ROWS, first: int = 0, key: str | None = None) -> pa.RecordBatch:
@@ -37,7 +40,7 @@ class Attempt:
     async def __aenter__(self) -> Writing:
         self._client: Client = await connect(self._bootstrap)
         self.writing = Writing(self._client, Ledger(self._client), self.place, self._options)
-        await self.writing.begin(1234)
+        await self.writing.begin(NOW_MS)
         return self.writing
 
     async def __aexit__(self, *_: object) -> None:
