@@ -90,8 +90,8 @@ class Place(Struct, frozen=True):
 def late(place: Place) -> InvalidRequest:
     """An attempt that would begin to write what the driver has seen the end of."""
     return InvalidRequest(
-        f"task {place.task} of batch {place.batch} of query {place.query} is late: the driver has ended the batch, so "
-        "another attempt has written the rows of this task. This one writes none, and nothing is missing"
+        f"task {place.task} of batch {place.batch} of query {place.query} is late: the driver has ended the batch, "
+        "or given the job up. Other attempts have written what counts, and this one writes nothing"
     )
 
 
