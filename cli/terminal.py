@@ -7,6 +7,7 @@ Colours are click's, which leaves them out in a pipe; the root leaves them out f
 
 import contextlib
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -120,6 +121,11 @@ class Table:
             for cell, width, right in zip(cells, widths, self._right, strict=True)
         ]
         return (self._indent + "  ".join(aligned)).rstrip()
+
+
+def typed(path: str | os.PathLike[str]) -> str:
+    """The path as a word that a shell takes, for commands that are meant to be pasted."""
+    return shlex.quote(click.format_filename(os.fspath(path)))
 
 
 def size(count: int) -> str:

@@ -9,9 +9,10 @@ from tidelog.cli.log import batches, indexes, states
 from tidelog.cli.log.items import Fault, Item, Row
 from tidelog.cli.log.kinds import KNOWN, FileName, Kind, file_name
 from tidelog.cli.log.layouts import DumpLayout, File
-from tidelog.cli.log.places import is_partition, surroundings_of
+from tidelog.cli.log.places import is_partition, refuse_cluster, surroundings_of
 from tidelog.cli.log.progress import Progress, WatchedFile
 from tidelog.cli.read_only import ReadOnlyDirectory
+from tidelog.cli.terminal import typed
 from tidelog.protocol.errors import TidelogError
 from tidelog.storage.index import OFFSETS, TIMES
 from tidelog.storage.segment import segment_name
@@ -31,13 +32,14 @@ def require_files(paths: tuple[str, ...]) -> None:
     for path in paths:
         shown = click.format_filename(path)
         if os.path.isdir(path):
+            refuse_cluster(path, "segments")
             raise click.UsageError(
-                f"{shown} is a directory: `tidelog log segments {shown}` lists it, dump takes the files in it"
+                f"{shown} is a directory: `tidelog log segments {typed(path)}` lists it, dump takes the files in it"
             )
         if not os.path.lexists(path):
             beside = os.path.dirname(path) or "."
             exists = os.path.isdir(beside) and is_partition(ReadOnlyDirectory(beside))
-            known = f"`tidelog log segments {beside}` shows what does" if exists else "check the path"
+            known = f"`tidelog log segments {typed(beside)}` shows what does" if exists else "check the path"
             raise click.UsageError(f"{shown} does not exist: {known}")
         if file_name(os.path.basename(path)) is None:
             raise click.UsageError(

@@ -2,18 +2,23 @@
 
 import os
 from pathlib import Path
+from typing import Final
 
 import click
 
 from tidelog.cli.log.batches import Surroundings
 from tidelog.cli.log.kinds import file_name
 from tidelog.cli.read_only import ReadOnlyDirectory
+from tidelog.cli.terminal import typed
 from tidelog.protocol.errors import TidelogError
 from tidelog.protocol.types import Offset
 from tidelog.storage.checkpoints import LEADER_EPOCHS, OFFSET_CHECKPOINTS, RECOVERY_POINTS, decode_offsets
 from tidelog.storage.files import read_whole
 from tidelog.storage.identity import META, PARTITION_METADATA
 from tidelog.storage.names import DELETED, STRAY, parse_partition
+
+_NAMED: Final = 5
+"""So many nodes of a cluster are named where one of them is to be chosen."""
 
 
 def is_partition(directory: ReadOnlyDirectory) -> bool:
@@ -43,6 +48,34 @@ def is_data_directory(directory: ReadOnlyDirectory) -> bool:
     return META in names or bool(set(OFFSET_CHECKPOINTS) & set(names)) or bool(partitions_in(directory))
 
 
+def nodes_in(directory: ReadOnlyDirectory) -> list[str]:
+    """The data directories in it, where it is none itself: what `tidelog up` names holds its nodes side by side.
+
+    `broker-1` could be a partition's name, so that the directory would pass for a data directory.
+    """
+    if directory.exists(META):
+        return []
+    names = [
+        name
+        for name in directory.names()
+        if directory.is_directory(name) and directory.directory(name).exists(META)
+    ]
+    return sorted(names, key=lambda name: parse_partition(name) or (name, 0))
+
+
+def refuse_cluster(path: str, verb: str) -> None:
+    """Refuse a directory that holds nodes, by naming them."""
+    nodes = nodes_in(ReadOnlyDirectory(path))
+    if not nodes:
+        return
+    few = [*nodes[:_NAMED], *["..."] * (len(nodes) > _NAMED)]
+    named = ", ".join(few) if len(few) > 2 else " and ".join(few)
+    raise click.UsageError(
+        f"{click.format_filename(path)} holds the node{'s' * (len(nodes) > 1)} {named}: name one of them, "
+        f"as in `tidelog log {verb} {typed(os.path.join(path, nodes[0]))}`"
+    )
+
+
 def require_directory(path: str, verb: str) -> ReadOnlyDirectory:
     """The directory, or why it is none for this verb and what to type instead."""
     shown = click.format_filename(path)
@@ -51,8 +84,9 @@ def require_directory(path: str, verb: str) -> ReadOnlyDirectory:
             f"{shown} does not exist: {verb} takes a data directory or a partition's in it"
         )
     if not os.path.isdir(path):
-        instead = f"`tidelog log dump {shown}` shows it, " if file_name(os.path.basename(path)) else ""
+        instead = f"`tidelog log dump {typed(path)}` shows it, " if file_name(os.path.basename(path)) else ""
         raise click.UsageError(f"{shown} is a file: {instead}{verb} takes a directory")
+    refuse_cluster(path, verb)
     directory = ReadOnlyDirectory(path)
     if not is_partition(directory) and not is_data_directory(directory):
         held = ", ".join(list(directory.names())[:4]) or "nothing"

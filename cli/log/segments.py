@@ -12,6 +12,7 @@ from tidelog.cli.log.indexes import IndexFile
 from tidelog.cli.log.items import REBUILT, RESTORE, Fault, Severity
 from tidelog.cli.log.kinds import Kind, file_name
 from tidelog.cli.read_only import ReadOnlyDirectory
+from tidelog.cli.terminal import typed
 from tidelog.protocol.batch import DELETE_HORIZON
 from tidelog.protocol.errors import UnsupportedFormat
 from tidelog.protocol.types import NO_EPOCH, NO_TIMESTAMP, Epoch, Offset
@@ -151,7 +152,7 @@ def _within(path: str, segments: list[SegmentSurvey], around: Surroundings) -> I
         if segment.problem is not None:
             durable = around.recovery_point is not None and around.recovery_point > segment.end_offset
             what = f"{segment.problem}: {segment.unread} bytes are left over"
-            way_out = f"`tidelog log dump --verify {name}` tells how much of it is damage"
+            way_out = f"`tidelog log dump --verify {typed(name)}` tells how much of it is damage"
             if last and not durable:
                 way_out = f"normal after a crash if nothing follows; {way_out}"
             severity = Severity.TORN if last and not durable else Severity.DAMAGE
@@ -180,9 +181,9 @@ def _beside(directory: ReadOnlyDirectory, segments: list[SegmentSurvey]) -> Iter
             way_out = "harmless: the next start removes it"
             yield Fault(Severity.CACHE, path, None, "left half-made by a crash, or in work just now", way_out)
         elif what is None:
-            yield Fault(
-                Severity.CACHE, path, None, "no file of a partition has this name", "move it elsewhere"
-            )
+            # Not to be moved away: where the directory was mistaken for a partition's it may be anybody's.
+            way_out = "no broker reads it: see whose it is"
+            yield Fault(Severity.CACHE, path, None, "no file of a partition has this name", way_out)
         elif (
             what.kind in (Kind.OFFSET_INDEX, Kind.TIME_INDEX) and segment_name(what.base_offset) not in names
         ):

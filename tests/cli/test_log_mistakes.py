@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Tidelog
-from tests.cli.real_directory import contents
+from tests.cli.real_directory import RealNode, contents
 from tidelog.cli.read_only import ReadOnlyDirectory, ReadOnlyFile
 from tidelog.protocol.records import encode
 
@@ -197,3 +197,43 @@ def test_a_large_file_takes_little_memory(tmp_path: Path) -> None:
     words = [sys.executable, "-c", program]
     ran = subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=True)
     assert int(ran.stderr) < 120
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Path:
+    """What `tidelog up` names: a directory with two nodes in it, beside their logs; its path has a blank."""
+    whole = tmp_path / "my cluster"
+    whole.mkdir()
+    for name in ("broker-1", "broker-2"):
+        RealNode(whole / name).fill(1).stop()
+        (whole / f"{name}.log").touch()
+    return whole
+
+
+@pytest.mark.parametrize("verb", ["segments", "checkpoints", "dump"])
+def test_the_directory_of_a_whole_cluster_is_refused_with_the_nodes_in_it(
+    cluster: Path, tidelog: Tidelog, verb: str
+) -> None:
+    """`broker-1` could be a partition's name: its partitions would be told to be files that belong to nothing."""
+    instead = "checkpoints" if verb == "checkpoints" else "segments"
+    assert (
+        f"{cluster} holds the nodes broker-1 and broker-2: name one of them, as in `tidelog log {instead} "
+        f"'{cluster}/broker-1'`"
+    ) in refused(tidelog, verb, cluster)
+
+
+def test_nobody_is_told_to_move_a_directory_away(orders: Path, tidelog: Tidelog) -> None:
+    (orders / "orders-1").mkdir()
+    ran = tidelog("log", "segments", orders)
+    assert f"cache: {orders}/orders-1: no file of a partition has this name; no broker reads it" in ran.out
+    assert "move it" not in ran.out
+
+
+def test_a_command_that_is_to_be_pasted_is_quoted(cluster: Path, tidelog: Tidelog) -> None:
+    orders = cluster / "broker-1" / "orders-0"
+    segment = orders / NAME
+    assert f"`tidelog log segments '{orders}'`" in refused(tidelog, "dump", orders)
+    assert f"`tidelog log segments '{orders}'`" in refused(tidelog, "dump", orders / f"{7:020}.log")
+    assert f"`tidelog log dump '{segment}'`" in refused(tidelog, "segments", segment)
+    segment.write_bytes(segment.read_bytes()[:-1])
+    assert f"`tidelog log dump --verify '{segment}'`" in tidelog("log", "segments", orders).out
