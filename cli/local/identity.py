@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +18,8 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _SOCKETS = Path("/proc/net/tcp")
 _PS_S = 2.0
 _LISTENS = "0A"
+_SHOWN = 80
+"""So many characters of another's command line are told."""
 
 
 class Incarnation(NamedTuple):
@@ -118,7 +121,18 @@ def who_listens(port: int) -> str | None:
             for descriptor in (process / "fd").iterdir():
                 target = os.readlink(descriptor)
                 if target.startswith("socket:[") and target[8:-1] in inodes:
-                    words = (process / "cmdline").read_bytes().split(b"\0")
-                    name = b" ".join(words[:6]).decode("utf-8", "replace").strip()
-                    return f"pid {process.name} ({name})"
+                    line = (process / "cmdline").read_bytes().decode("utf-8", "replace")
+                    return f"pid {process.name} ({shortened(line.rstrip(chr(0)).split(chr(0)))})"
     return None
+
+
+def shortened(words: Sequence[str]) -> str:
+    """A command line as far as it fits, with `...` for the rest; an option stays with its value, or is left out."""
+    shown = list(words)
+    while len(shown) > 1 and len(" ".join(shown)) > _SHOWN:
+        shown.pop()
+    if len(shown) == len(words):
+        return " ".join(shown)
+    while len(shown) > 1 and shown[-1].startswith("-"):
+        shown.pop()
+    return " ".join((*shown, "..."))

@@ -16,7 +16,9 @@ from typing import Any, Final
 
 import click
 
+from tidelog.cli.local import DATA
 from tidelog.cli.local.identity import Incarnation
+from tidelog.cli.terminal import typed
 
 FILE: Final = "cluster.json"
 LOCK: Final = ".up.lock"
@@ -107,6 +109,11 @@ def write(data: Path, state: State) -> None:
         ) from error
 
 
+def option(data: Path) -> str:
+    """How that directory is said behind `tidelog up` or `down`, to be pasted into a shell."""
+    return "" if data == Path(DATA) else f" --data {typed(data)}"
+
+
 class Held:
     """A directory that is one `tidelog up`'s alone, from `take` to `give_back`."""
 
@@ -131,8 +138,9 @@ def take(data: Path) -> Held:
         data.mkdir(parents=True, exist_ok=True)
         held = os.open(data / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except (FileExistsError, NotADirectoryError) as error:
+        file = next(path for path in (data, *data.parents) if path.exists() and not path.is_dir())
         raise click.ClickException(
-            f"{data} is a file: --data must name a directory, which need not be there yet"
+            f"{file} is a file: --data must name a directory, which need not be there yet"
         ) from error
     except OSError as error:
         raise click.ClickException(
@@ -152,4 +160,4 @@ def _occupied(data: Path) -> str:
     keeper = known.keeper if known is not None else None
     who = f" (pid {keeper.pid})" if keeper is not None else ""
     where = f", at {known.bootstrap}" if known is not None else ""
-    return f"another `tidelog up`{who} has {data}{where}: `tidelog down --data {data}` stops it, --data DIR makes another"
+    return f"another `tidelog up`{who} has {data}{where}: `tidelog down{option(data)}` stops it, --data DIR makes another"

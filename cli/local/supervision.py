@@ -46,6 +46,8 @@ class Supervision:
         """Who has ended without being told to."""
         self._data = data
         self._state = state
+        self._others = list(state.nodes)
+        """Nodes of it that run already, and are left alone."""
         self._say = say
         self._detached = detached
         self._stopping = False
@@ -105,7 +107,7 @@ class Supervision:
         self._say(f"{process.title} has {process.how_it_ended()}; the end of {process.log}:")
         self._say(process.last_lines())
         self._say(
-            f"{left} node{' goes' if left == 1 else 's go'} on; Ctrl-C and `tidelog up --data {self._data}` start all again"
+            f"{left} node{' goes' if left == 1 else 's go'} on; Ctrl-C and `tidelog up{record.option(self._data)}` start all again"
             if left
             else "nothing is left"
         )
@@ -151,12 +153,12 @@ class Supervision:
     async def kill(self) -> None:
         """End all at once."""
         self._stopping = True
-        started = [self._processes[node.name] for node in self._state.nodes]
+        started = [self._processes[node.name] for node in self._state.nodes if node not in self._others]
         await asyncio.gather(*(process.kill() for process in started))
         self._forget()
 
     def _forget(self) -> None:
-        self._state.nodes, self._state.up = [], None
+        self._state.nodes, self._state.up = list(self._others), None
         if self._begins is None:
             record.write(self._data, self._state)
             return

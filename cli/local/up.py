@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from tidelog.cli.local import DATA
 from tidelog.cli.options import Layout, Verb, layout, output_option
 
 if TYPE_CHECKING:
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
     from tidelog.cli.local.supervision import Supervision
     from tidelog.testing.nodes import NodeSpec
 
-DATA: Final = "tidelog-data"
 DIED: Final = 3
 AT_ONCE: Final = 130
 
@@ -72,7 +72,7 @@ def up(
     """Run a local cluster of real processes, until Ctrl-C.
 
     Its data stays: the next `up` goes on with it. A broker that dies is reported and the others go on; the exit code is
-    3 then. A second Ctrl-C ends everything at once, as a power cut of the processes.
+    3 then. With --detach, the next `up --detach` starts the nodes that have died, and leaves the others alone. A second Ctrl-C ends everything at once, as a power cut of the processes.
     """
     # Imported here because a help page must not pay for them.
     import asyncio  # noqa: PLC0415
@@ -86,7 +86,8 @@ def up(
         known = record.read(data)
         _refuse_if_running(data, known)
         state = plan.settle(data, known, brokers, controllers, port)
-        specs = plan.nodes(data, state, _settings(ctx, pairs, state.brokers))
+        every = plan.nodes(data, state, _settings(ctx, pairs, state.brokers))
+        specs = _missing(data, known, state, every, detach=detach)
         _refuse_if_taken(specs)
         return asyncio.run(_run(data, state, specs, asked, detach=detach))
     finally:
@@ -112,14 +113,38 @@ def _settings(ctx: click.Context, pairs: Sequence[str], brokers: int) -> dict[st
 
 
 def _refuse_if_running(data: Path, known: "State | None") -> None:
+    if known is None or len(known.living) < known.brokers + known.controllers:
+        return
+    from tidelog.cli.local.state import option  # noqa: PLC0415 -- a help page must not pay for it
+
+    raise click.ClickException(
+        f"a cluster of {data} already runs, at {known.bootstrap}: use it, or stop it with `tidelog down{option(data)}`"
+    )
+
+
+def _missing(
+    data: Path, known: "State | None", state: "State", specs: "Sequence[NodeSpec]", *, detach: bool
+) -> "Sequence[NodeSpec]":
+    """The nodes that are to be started: all, or those that a detached cluster lacks, which keeps the others."""
     living = known.living if known is not None else []
     if known is None or not living:
-        return
-    here = f"{len(living)} of {len(known.nodes)} nodes" if len(living) < len(known.nodes) else "a cluster"
-    raise click.ClickException(
-        f"{here} of {data} already run{'s' if here == 'a cluster' else ''}, at {known.bootstrap}: use it, or stop it with "
-        f"`tidelog down --data {data}`"
-    )
+        return specs
+    from tidelog.cli.local.state import option  # noqa: PLC0415 -- as above
+
+    there = {node.name for node in living}
+    missing = [spec for spec in specs if spec.name not in there]
+    # Whoever kept it in the foreground is gone, and its nodes are ending; or it is to be another cluster.
+    ending, other = known.up is not None, (state.brokers, state.port) != (known.brokers, known.port)
+    if ending or other or not detach:
+        most = {True: known.brokers, False: known.controllers}
+        titles = [spec.title.replace("-", " ") for spec in missing if spec.number <= most[spec.is_broker]]
+        raise click.ClickException(
+            f"{len(living)} of {sum(most.values())} nodes of {data} run{'s' * (len(living) == 1)}, at {known.bootstrap}, "
+            f"and not {', '.join(titles)}: `tidelog up{option(data)} --detach` starts what is missing, "
+            f"`tidelog down{option(data)}` stops the rest"
+        )
+    state.nodes = living
+    return missing
 
 
 def _refuse_if_taken(specs: "Sequence[NodeSpec]") -> None:
@@ -195,7 +220,8 @@ def _say(line: str) -> None:
 def _print(
     data: Path, state: "State", nodes: "Supervision", seconds: float, asked: Layout, *, detached: bool
 ) -> None:
-    from tidelog.cli.terminal import Table, Writer  # noqa: PLC0415
+    from tidelog.cli.local.state import option  # noqa: PLC0415
+    from tidelog.cli.terminal import Table, Writer, many, typed  # noqa: PLC0415
 
     writer = Writer()
     if asked == "json":
@@ -204,29 +230,30 @@ def _print(
         return
     table = Table(writer, ("NODE", "ADDRESS", ">PID", "METRICS", "DATA"))
     for spec, about in nodes.about():
-        http = f"http://{about['http']}/metrics" if about.get("http") else "-"
+        http = f"{about['http']}/metrics" if about.get("http") else "-"
         table.row(
             spec.title.replace("-", " "),
             f"127.0.0.1:{spec.port}",
             str(about.get("pid", "")),
             http,
-            str(spec.directory),
+            spec.directory.name,
         )
     table.end()
     port = "" if state.port == 9092 else f" -b {state.bootstrap}"
-    here = "" if str(data) == DATA else f" --data {data}"
+    others = len(state.nodes) - len(nodes.about())
+    if others:
+        writer.line()
+        writer.line(f"{many(others, 'node')} ran already and {'was' if others == 1 else 'were'} left alone")
     writer.line()
-    writer.line(f"ready in {seconds:.1f} s at {state.bootstrap}; logs are in {data}/*.log")
+    writer.line(f"ready in {seconds:.1f} s at {state.bootstrap}; data and logs are in {typed(data)}")
     writer.line()
     writer.line(f"  tidelog{port} topic create orders -p 3")
     writer.line(f"  seq 10 | tidelog{port} produce orders")
     writer.line(f"  tidelog{port} consume orders -o start --exit")
-    writer.line(
-        f'  spark.read.format("tidelog").option("bootstrap.servers", "{state.bootstrap}")'
-        '.option("subscribe", "orders").load()'
-    )
+    writer.line(f'  spark.read.format("tidelog").option("bootstrap.servers", "{state.bootstrap}") \\')
+    writer.line('      .option("subscribe", "orders").load()')
     writer.line()
-    writer.line(f"stop it with `tidelog down{here}`" if detached else "stop it with Ctrl-C")
+    writer.line(f"stop it with `tidelog down{option(data)}`" if detached else "stop it with Ctrl-C")
     writer.flush()
 
 

@@ -22,7 +22,7 @@ from click import ClickException
 
 import tidelog
 from tests.cli.node_processes import DEADLINE_S, HOST, Ran, clean_environment, command, run
-from tidelog.cli.local.identity import Incarnation, began, who_listens
+from tidelog.cli.local.identity import Incarnation, began, shortened, who_listens
 from tidelog.cli.local.plan import CONTROLLERS_ABOVE, HTTP_ABOVE
 from tidelog.cli.local.plan import nodes as planned
 from tidelog.cli.local.state import FILE, LOCK, State, write
@@ -305,6 +305,71 @@ def test_up_twice_says_where_the_first_one_is_and_how_it_is_stopped(data: Path, 
     assert run("down", "--data", str(data)).code == 0
 
 
+def test_up_starts_again_who_is_missing_of_a_detached_cluster_and_leaves_the_others_alone(
+    data: Path, port: int
+) -> None:
+    assert up(data, port).code == 0
+    controller, broker = on_record(data)
+    broker.signal(signal.SIGKILL)
+    until_gone([broker])
+    refused = run("up", "--data", str(data))
+    assert refused.code == 1
+    assert refused.err == (
+        f"error: 1 of 2 nodes of {data} runs, at {HOST}:{port}, and not broker 1: `tidelog up --data {data} --detach` "
+        f"starts what is missing, `tidelog down --data {data}` stops the rest\n"
+    )
+    elsewhere = up(data, port + 10)
+    assert elsewhere.code == 1
+    assert f"1 of 2 nodes of {data} runs, at {HOST}:{port}" in elsewhere.err
+    again = run("up", "--data", str(data), "--detach")
+    assert (again.code, again.err) == (0, "")
+    assert "1 node ran already and was left alone" in again.out
+    assert "controller 1" not in again.out
+    assert on_record(data)[0] == controller
+    assert [process.alive for process in on_record(data)] == [True, True]
+    assert run("-b", f"{HOST}:{port}", "topic", "create", "orders").code == 0
+    assert run("down", "--data", str(data)).code == 0
+
+
+def test_a_missing_node_that_cannot_start_leaves_those_that_run_on_record(data: Path, port: int) -> None:
+    assert up(data, port).code == 0
+    controller, broker = on_record(data)
+    broker.signal(signal.SIGKILL)
+    until_gone([broker])
+    (data / "broker-1" / "meta.properties").write_text("")
+    assert up(data, port).code == 1
+    assert on_record(data) == [controller]
+    assert controller.alive
+    assert run("down", "--data", str(data)).code == 0
+    assert not controller.alive
+
+
+def test_what_is_to_be_pasted_is_quoted(tmp_path: Path, port: int) -> None:
+    data = tmp_path / "my data"
+    try:
+        ran = up(data, port)
+        assert f"`tidelog down --data '{data}'`" in ran.out
+        assert f"in '{data}'" in ran.out
+        assert f"`tidelog down --data '{data}'`" in up(data, port).err
+        assert run("down", "--data", str(data)).code == 0
+    finally:
+        for process in on_record(data):
+            process.signal(signal.SIGKILL)
+
+
+def test_what_up_prints_fits_into_a_terminal(
+    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    try:
+        ran = run("up", "-n", "1", "--port", str(port), "--detach")
+        assert max(map(len, ran.out.splitlines())) <= 80, ran.out
+        assert run("down").code == 0
+    finally:
+        for process in on_record(tmp_path / "tidelog-data"):
+            process.signal(signal.SIGKILL)
+
+
 def test_up_beside_one_in_the_foreground_names_it(foreground: Foreground, data: Path, port: int) -> None:
     again = up(data, port + 10)
     assert again.code == 1
@@ -353,6 +418,26 @@ def test_a_file_is_no_data_directory(tmp_path: Path, port: int) -> None:
         ran = up(data, port)
         assert ran.code == 1
         assert "is a file: --data must name a directory" in ran.err
+
+
+def test_the_file_itself_is_named_that_is_no_directory(tmp_path: Path, port: int) -> None:
+    (tmp_path / "file").write_text("")
+    assert f"error: {tmp_path}/file is a file: --data" in up(tmp_path / "file" / "a" / "b", port).err
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["redis-server", "*:6379"], "redis-server *:6379"),
+        (
+            ["/usr/bin/python", "-m", "tidelog", "controller", "start", "--id", "1", "--data", "d" * 60],
+            "/usr/bin/python -m tidelog controller start --id 1 ...",
+        ),
+        (["a" * 90, "--port", "1"], f"{'a' * 90} ..."),
+    ],
+)
+def test_a_foreign_command_line_is_not_cut_within_an_option(words: list[str], shown: str) -> None:
+    assert shortened(words) == shown
 
 
 def test_down_where_nothing_was_started_says_so(tmp_path: Path) -> None:
