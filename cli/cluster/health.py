@@ -126,6 +126,8 @@ async def _min_isr(client: "Client", topics: "list[Topic]") -> dict[str, int]:
 
 
 def _as_text(writer: Writer, found: "Found", wrong: "list[Problem]") -> None:
+    from tidelog.cli.cluster.folding import folded  # noqa: PLC0415 -- a help page must not pay for it
+
     partitions = sum(len(topic.partitions) for topic in found.topics)
     there = f"{many(len(found.brokers), 'broker')}, {many(len(found.topics), 'topic')}, {many(partitions, 'partition')}"
     if not wrong:
@@ -134,12 +136,16 @@ def _as_text(writer: Writer, found: "Found", wrong: "list[Problem]") -> None:
         return
     writer.line(f"{click.style('unhealthy', fg='red', bold=True)}: {many(len(wrong), 'problem')} in {there}")
     _say(writer, wrong)
+    if len(folded(wrong)) < len(wrong):
+        writer.line(f"  -o json names each of the {len(wrong)}")
 
 
 def _say(writer: Writer, all_of_them: "list[Problem]") -> None:
-    """Each with its way out; of many of one kind the first."""
+    """Each with its way out, what is alike as one; of many of one kind the first."""
+    from tidelog.cli.cluster.folding import folded  # noqa: PLC0415 -- a help page must not pay for it
+
     for kind, group in groupby(all_of_them, key=lambda problem: problem.kind):
-        several = list(group)
+        several = folded(group)
         for one in several[:_SHOWN]:
             writer.line(f"  {one.what}")
             writer.line(f"    {one.way_out}")

@@ -112,7 +112,7 @@ def _brokers(brokers: Sequence[BrokerDescribed]) -> Iterable[Problem]:
             yield Problem(
                 Kind.BROKER_DOWN,
                 f"{where} is fenced: it is not heard, and leads nothing",
-                f"start it, or see what its log says; if it will not come back, {_leave(one)}",
+                f"start it (`tidelog up --detach` does, where `up` began it), or see what its log says; if it will not come back, {_leave(one)}",
                 node=one.id,
             )
         elif one.offline:

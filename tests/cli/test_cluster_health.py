@@ -51,7 +51,7 @@ def test_what_a_dead_broker_does_is_named_with_the_way_out_until_it_is_back(
     mortal: Serving, tidelog: Tidelog
 ) -> None:
     alone = mortal.topic(replication_factor=1)
-    both = mortal.topic(replication_factor=3)
+    both = mortal.topic(replication_factor=3, partitions=4)
     leader = mortal.run(mortal.cluster.leader_of(alone))
     assert leader is not None
     mortal.run(mortal.cluster.kill(leader))
@@ -67,7 +67,13 @@ def test_what_a_dead_broker_does_is_named_with_the_way_out_until_it_is_back(
     assert found["under_replicated"]["topic"] == both
     ran = tidelog("cluster", "health", "-b", mortal.bootstrap)
     assert ran.code == 3
-    assert ran.lines[0].startswith("unhealthy: 3 problems in 3 brokers, 2 topics")
+    assert ran.lines[0].startswith("unhealthy: 6 problems in 3 brokers, 2 topics")
+    assert (
+        f"  each of {both}-0, {both}-1, {both}-2 and 1 more has 2 of 3 replicas in sync, not broker {leader}"
+        in ran.lines
+    )
+    assert len(ran.lines) == 1 + 3 * 2 + 1
+    assert ran.lines[-1] == "  -o json names each of the 6"
     assert f"    start broker {leader}, which has every committed record; " in ran.out
     ran = tidelog("topic", "describe", alone, "-b", mortal.bootstrap)
     assert "no leader" in ran.out

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from tidelog.cli.cluster.folding import folded
 from tidelog.cli.cluster.problems import Found, Kind, Problem, losses, problems
 from tidelog.client.cluster import Partition, Topic
 from tidelog.protocol.messages import BrokerDescribed, DescribeQuorumReply, PossibleLoss, QuorumMember
@@ -158,3 +159,37 @@ def test_the_gravest_stands_first() -> None:
         Kind.UNDER_REPLICATED,
     ]
     assert wrong[0].what == "no controller leads: nobody answers"
+
+
+def shrunk(topic: str, *partitions: Partition) -> Topic:
+    return Topic(topic, b"", tuple(replace(one, index=n) for n, one in enumerate(partitions)), False, 0)
+
+
+def test_what_one_dead_broker_does_to_many_partitions_is_one_entry_each_for_what_it_does() -> None:
+    gone, lacking = partition(-1, isr=(2,), offline=(2,)), partition(isr=(1, 3), offline=(2,))
+    topics = [
+        shrunk("orders", *[lacking] * 9),
+        shrunk("single", gone, gone),
+        shrunk("users", *[lacking] * 10),
+    ]
+    every = problems(Found((broker(2, fenced=True),), topics, {}, QUORUM))
+    assert len(every) == 1 + 2 + 19
+    no_leader, down, under = folded(every)
+    assert no_leader.what == "each of single-0 and single-1 has no leader: it can be neither written nor read"
+    assert "`tidelog partition elect unclean TOPIC:PARTITION` gives up what only it has" in no_leader.way_out
+    assert down == every[2]
+    assert under.what == (
+        "each of orders-0, orders-1, orders-2 and 16 more has 2 of 3 replicas in sync, not broker 2"
+    )
+    assert under.way_out == "start broker 2"
+
+
+def test_what_is_not_the_same_is_told_one_by_one() -> None:
+    """As it stands: with the partition in the command that is to be typed."""
+    several = [
+        *problems(Found((broker(1, fenced=True), broker(2, fenced=True)), [], {}, QUORUM)),
+        *found(partition(-1, isr=(2,))),
+        *found(partition(isr=(1, 2))),
+        *found(partition(isr=(1, 3))),
+    ]
+    assert folded(several) == several
