@@ -1,10 +1,14 @@
 """The pytest plugin, in a pytest of its own: as tests of users' programs meet it."""
 
+import re
 import subprocess
 import sys
 from importlib.metadata import entry_points
+from pathlib import Path
 
 import pytest
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "TESTING.md"
 
 pytest_plugins = ["pytester"]
 
@@ -44,6 +48,17 @@ def test_the_fixtures_run_in_each_mode_of_pytest_asyncio(
     pytester.makepyfile(USES.format(strict=strict))
     scope = "asyncio_default_fixture_loop_scope=function"
     run(pytester, "-o", f"asyncio_mode={mode}", "-o", scope).assert_outcomes(passed=2)
+
+
+def test_the_example_of_the_page_runs_as_printed_in_the_mode_that_is_the_default(
+    pytester: pytest.Pytester,
+) -> None:
+    section = PAGE.read_text(encoding="utf-8").split("## pytest\n")[1].split("\n# ")[0]
+    pytester.makepyfile("\n".join(re.findall(r"^    (.*)$", section, re.MULTILINE)))
+    scope = (
+        "asyncio_default_fixture_loop_scope=function"  # whose want is a warning, and those are errors here
+    )
+    run(pytester, "-o", scope).assert_outcomes(passed=1)
 
 
 def test_without_pytest_asyncio_a_test_that_needs_it_says_so(pytester: pytest.Pytester) -> None:
