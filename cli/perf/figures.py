@@ -18,6 +18,8 @@ from tidelog.cli.terminal import Table, Writer, many, size
 ACKNOWLEDGED: Final = "acknowledged"
 CONSUMED: Final = "consumed"
 
+RATE_S: Final = 1.0
+"""What took less is too short for a rate: it is how fast things begin."""
 _MIB: Final = 1024 * 1024
 _SHARES: Final[Mapping[str, float]] = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 
@@ -132,10 +134,12 @@ class Text:
             writer.line()
             table = Table(writer, ("UNTIL", ">MEAN", ">50 %", ">95 %", ">99 %", ">99.9 %", ">LONGEST"))
             for until, latency in measured.latencies.items():
-                shares = (_ms(latency.percentile_ms(share)) for share in _SHARES.values())
+                shares = (_percentile(latency, share) for share in _SHARES.values())
                 table.row(until, _ms(latency.mean_ms), *shares, _ms(latency.longest_ms))
             table.end()
         writer.flush()
+        if few := too_few(measured):
+            click.echo(f"note: {few}: measure more records (-n)", err=True)
         if measured.failed:
             click.echo(f"{many(measured.failed, 'record')} not acknowledged", err=True)
 
@@ -261,6 +265,27 @@ def _sent(span: Span) -> str:
 def _ms(ms: float) -> str:
     digits = 2 if ms < 10 else 1 if ms < 100 else 0
     return f"{ms:,.{digits}f} ms"
+
+
+def _percentile(latency: Histogram, share: float) -> str:
+    """`-` where there are too few to tell it."""
+    return _ms(latency.percentile_ms(share)) if _tells(latency.count, share) else "-"
+
+
+def _tells(samples: int, share: float) -> bool:
+    """Whether so many samples have one above that share of them: else it is only the longest."""
+    return round(samples * (1 - share), 6) >= 1
+
+
+def too_few(measured: Measured) -> str:
+    """What was measured too little to be a figure; empty: nothing."""
+    told = []
+    if measured.verb != "latency" and 0 < measured.seconds < RATE_S:
+        told.append(f"{measured.seconds:.3f} s is too short for a rate")
+    counts = [latency.count for latency in measured.latencies.values() if latency.count]
+    if counts and not _tells(min(counts), max(_SHARES.values())):
+        told.append(f"{many(min(counts), 'record')} timed, too few for every percentile")
+    return ", ".join(told)
 
 
 def _rate(span: Span) -> str:
