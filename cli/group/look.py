@@ -1,5 +1,6 @@
 """`tidelog group list` and `tidelog group describe`."""
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ from tidelog.cli.asking import ask
 from tidelog.cli.names import complete_groups, complete_topics
 from tidelog.cli.objects import put
 from tidelog.cli.options import Layout, Verb, connection_options, layout, output_option
-from tidelog.cli.terminal import Table, Writer, many
+from tidelog.cli.terminal import Table, Writer, day, many
 from tidelog.cli.terminal import time as shown_time
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 STATES = ("empty", "assigning", "reconciling", "stable")
 UNKNOWN = -1
+_MEMBER = 16
+"""So many characters of a member's name are shown beside its offsets."""
 
 
 @click.command(
@@ -109,8 +112,10 @@ def list_groups(ctx: click.Context, /, *, with_lag: bool, topic: str, states: Se
 def describe(ctx: click.Context, /, groups: Sequence[str], *, members: bool) -> None:
     """Show how far groups are in each partition, or who their members are.
 
-    LAG is how many records are to be consumed, BEHIND for how long the first of them has been there, or at most (`<=`); LOST
-    were deleted before the group had consumed them. `-` is what nobody knows.
+    COMMITTED is the next record to be consumed, AT when that was committed. LAG is how many records are to be consumed,
+    BEHIND for how long the first of them has been there, or at most (`<=`). LOST is how many were deleted, by retention or by
+    hand, before the group had consumed them. MEMBER is who has the partition, shortened: --members has it whole. `-` is
+    what nobody knows.
     """
     asked = layout(ctx, "text", "json", "kafka")
 
@@ -157,7 +162,7 @@ def _offsets(writer: Writer, one: "DescribedGroup", asked: Layout) -> None:
         ">LAG",
         ">BEHIND",
         ">LOST",
-        "COMMITTED AT (UTC)",
+        "AT (UTC)",
         "MEMBER",
     )
     if asked == "kafka":
@@ -173,6 +178,7 @@ def _offsets(writer: Writer, one: "DescribedGroup", asked: Layout) -> None:
             "CLIENT-ID",
         )
     members = {member.member_id: member for member in one.members}
+    now_ms = time.time_ns() // 1_000_000
     table = Table(writer, titles)
     for each in one.offsets:
         member = members.get(each.member_id)
@@ -191,10 +197,25 @@ def _offsets(writer: Writer, one: "DescribedGroup", asked: Layout) -> None:
                 number(each.lag),
                 behind(each.lag_ms, at_most=each.lag_at_most),
                 str(each.lost),
-                shown_time(each.commit_ms),
-                each.member_id or "-",
+                when(each.commit_ms, now_ms),
+                _short(each.member_id) or "-",
             )
     table.end()
+
+
+def when(timestamp_ms: int, now_ms: int) -> str:
+    """The time where that is today, else the day with what is needed to tell it: a column that a terminal has room for."""
+    shown = shown_time(timestamp_ms)
+    if (on := day(timestamp_ms)) == "":
+        return shown
+    if on == day(now_ms):
+        return shown[11:19]
+    return shown[5:16] if on[:4] == day(now_ms)[:4] else on
+
+
+def _short(member: str) -> str:
+    """As much of its name as tells it from others: what it calls itself, and the end of its number."""
+    return member if len(member) <= _MEMBER else f"{member[: _MEMBER - 8]}..{member[-6:]}"
 
 
 def _put_offset(writer: Writer, group: str, each: "DescribedOffset") -> None:

@@ -1,5 +1,6 @@
 """`tidelog group` and `tidelog consume -g` against a real cluster."""
 
+import asyncio
 import json
 import re
 from collections.abc import Callable
@@ -8,7 +9,7 @@ import pytest
 
 from tests.cli.conftest import Ran, Tidelog
 from tests.cli.serving import Serving, running, until
-from tidelog.cli.group.look import behind
+from tidelog.cli.group.look import behind, when
 from tidelog.client import Client
 
 Command = Callable[..., Ran]
@@ -63,6 +64,50 @@ def test_a_group_is_listed_and_described(command: Command, group: tuple[str, str
     ran = command("group", "describe", "nobody")
     assert (ran.code, ran.out) == (1, "")
     assert "there is no group 'nobody'" in ran.err
+
+
+def test_what_a_member_has_fits_into_a_terminal(command: Command, one_broker: Serving) -> None:
+    topic = one_broker.topic(1)
+    one_broker.write(topic, *(b"%d" % at for at in range(10)))
+
+    async def consume(client: Client) -> list[Ran]:
+        async with client.consumer(topic, group=f"g-{topic}", auto_offset_reset="earliest") as consumer:
+            await consumer.getmany(timeout=10, max_records=3)
+            await consumer.commit()
+            words = ("group", "describe", f"g-{topic}")
+            return [await asyncio.to_thread(command, *words, *more) for more in ((), ("--members",))]
+
+    offsets, members = one_broker.with_client(consume)
+    member = members.lines[2].split()[0]
+    assert max(map(len, offsets.lines)) <= 80
+    assert offsets.lines[1].split() == [
+        "TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "BEHIND", "LOST", "AT", "(UTC)", "MEMBER",
+    ]  # fmt: skip
+    assert re.search(rf"  0  [0-9: -]+  {member[:8]}\.\.{member[-6:]}$", offsets.lines[2])
+
+
+def test_the_time_of_a_commit_is_as_short_as_it_can_be_told() -> None:
+    now = 1_795_125_601_202  # 2026-11-19 22:00:01.202
+    day = 86_400_000
+    assert [when(at, now) for at in (now, now - day, now - 400 * day, -1)] == [
+        "22:00:01",
+        "11-18 22:00",
+        "2025-10-15",
+        "-",
+    ]
+
+
+def test_help_says_what_each_column_is(tidelog: Tidelog) -> None:
+    out = " ".join(tidelog("group", "describe", "--help").out.split())
+    for column in (
+        "COMMITTED is",
+        "AT when",
+        "LAG is",
+        "BEHIND for how long",
+        "LOST is how many",
+        "MEMBER is",
+    ):
+        assert column in out
 
 
 def test_a_list_says_for_how_long_at_most_the_first_unread_record_is_there(
