@@ -18,9 +18,12 @@ from tidelog.protocol.errors import (
     ConnectionFailed,
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
+    GroupIdNotFound,
     InvalidConfig,
     InvalidPartitions,
+    InvalidReplicationFactor,
     InvalidRequest,
+    InvalidTopic,
     LeaderNotAvailable,
     NoController,
     NotController,
@@ -30,6 +33,7 @@ from tidelog.protocol.errors import (
     RequestTimedOut,
     SeveralErrors,
     TidelogError,
+    TopicAlreadyExists,
     Unsupported,
 )
 
@@ -59,6 +63,17 @@ _UNHEALTHY: Final = (
 
 _COMPLETE: Final = (InvalidConfig, InvalidPartitions, InvalidRequest, SeveralErrors, Unsupported)
 """Whose messages say themselves what would be accepted."""
+
+
+_TOLD: Final = (GroupIdNotFound, InvalidReplicationFactor, InvalidTopic, TopicAlreadyExists)
+"""Whose messages say in full what the way out begins with."""
+
+_ALL: Final = {
+    "a broker": "`tidelog config list broker ID`",
+    "a cluster": "`tidelog config list cluster`",
+    "a topic": "`tidelog config list topic NAME`",
+}
+"""Where the settings of each are."""
 
 
 class Failure(click.ClickException):
@@ -231,11 +246,26 @@ def failure(error: TidelogError) -> Failure:
 
 def sentence(error: TidelogError) -> str:
     """The fact, and the way out."""
-    fact = " ".join(error.message.split())
+    fact = briefly(" ".join(error.message.split()))
     way_out = type(error).way_out()
+    if fact and isinstance(error, _TOLD):
+        way_out = way_out.partition(": ")[2]
     if not fact or isinstance(error, _COMPLETE):
         return fact or way_out
     return f"{fact}; {way_out[:1].lower()}{way_out[1:]}"
+
+
+def briefly(fact: str, names: str = "") -> str:
+    """The same, with the nearest of all settings where none is near, and what names them all."""
+    key, unknown, known = fact.partition(": there is no such setting; ")
+    whose, has, settings = known.partition(" has ")
+    if not (unknown and has and whose in _ALL):
+        return fact
+    # Imported here because hardly anybody needs it.
+    from difflib import get_close_matches  # noqa: PLC0415
+
+    [near] = get_close_matches(key, settings.split(", "), n=1, cutoff=0)
+    return f"{key}{unknown}the nearest is {near}; {names or _ALL[whose]} names all"
 
 
 def _unreachable(error: TidelogError) -> Failure:

@@ -25,6 +25,8 @@ from tidelog.cli.options import Verb, connection_options, output_option, refuse_
 
 FAILED: Final = 1
 INTERRUPTED: Final = 130
+_PLAIN: Final = {"a valid integer range": "a whole number", "a valid float range": "a number"}
+"""What click calls its types, and what they are."""
 COMPLETE: Final = "_TIDELOG_COMPLETE"
 """The variable by which a shell asks for words."""
 
@@ -186,12 +188,27 @@ def _misused(error: click.UsageError) -> int:
         error.show()
         return error.exit_code
     where = f" (see `{error.ctx.command_path} --help`)" if error.ctx else ""
-    return _failed(error.format_message().rstrip(".?") + _nearest(error) + where, error.exit_code)
+    return _failed(_in_plain_words(error) + _nearest(error) + where, error.exit_code)
+
+
+def _in_plain_words(error: click.UsageError) -> str:
+    """What click says, without the names of its types and its own guesses."""
+    if isinstance(error, click.NoSuchOption):
+        return f"No such option '{error.option_name}'"
+    said = error.format_message().rstrip(".?")
+    for kind, plain in _PLAIN.items():
+        said = said.removesuffix(kind) + plain * said.endswith(kind)
+    return said
 
 
 def _nearest(error: click.UsageError) -> str:
-    """What was probably meant, where a noun, a verb or the place of an option was missed."""
+    """What was probably meant, where a noun, a verb, an option or its place was missed."""
     ctx = error.ctx
+    if isinstance(error, click.NoSuchOption) and error.possibilities:
+        from difflib import get_close_matches  # noqa: PLC0415 -- as below
+
+        [near] = get_close_matches(error.option_name, error.possibilities, n=1, cutoff=0)
+        return f"; the nearest is {near}"
     if ctx is None or not isinstance(ctx.command, click.Group):
         return ""
     if isinstance(error, click.NoSuchOption):

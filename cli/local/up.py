@@ -97,7 +97,8 @@ def up(
 def _settings(ctx: click.Context, pairs: Sequence[str], brokers: int) -> dict[str, dict[str, str]] | None:
     if not pairs:
         return None
-    from tidelog.protocol.errors import InvalidConfig  # noqa: PLC0415 -- seldom needed, and slow
+    from tidelog.cli.asking import briefly  # noqa: PLC0415 -- seldom needed, and slow
+    from tidelog.protocol.errors import InvalidConfig  # noqa: PLC0415 -- as above
     from tidelog.testing.told import settings_for  # noqa: PLC0415 -- as above
 
     said = {}
@@ -109,7 +110,7 @@ def _settings(ctx: click.Context, pairs: Sequence[str], brokers: int) -> dict[st
     try:
         return settings_for(said, brokers)
     except InvalidConfig as error:
-        raise click.UsageError(f"-X {error}", ctx) from error
+        raise click.UsageError(f"-X {briefly(error.message, 'docs/CONFIGURATION.md')}", ctx) from error
 
 
 def _refuse_if_running(data: Path, known: "State | None") -> None:

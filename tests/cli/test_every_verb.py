@@ -147,7 +147,7 @@ def test_the_script_of_a_shell_asks_us(shell: str) -> None:
         ("topik list", "No such command 'topik'; the nearest is topic (see"),
         ("topic lst", "No such command 'lst'; the nearest is list (see"),
         ("topic zzzzzzzz", "No such command 'zzzzzzzz' (see"),
-        ("topic list --timeot 3", "'--timeot'. Did you mean '--timeout'"),
+        ("topic list --timeot 3", "No such option '--timeot'; the nearest is --timeout (see"),
         ("topic -b 127.0.0.1:1 list", "'-b' here: say it in front of `topic`, or behind the verb (see"),
         ("topic --nonsense list", "No such option '--nonsense' (see"),
     ],
