@@ -387,9 +387,8 @@ def main() -> int:
     if failed or stop.code:
         return stop.code or failed
     screen.say()
-    screen.say(
-        f"{time.perf_counter() - began:.0f} s in all; nothing is left running. Try it yourself: tidelog up"
-    )
+    screen.say(f"{time.perf_counter() - began:.0f} s in all; nothing is left running. Try it yourself:")
+    screen.say("  . .venv/bin/activate && tidelog up")
     return 0 if kept else 1
 
 

@@ -172,6 +172,19 @@ def begun(
     return code
 
 
+def test_it_ends_with_what_is_to_be_typed_where_nothing_is_on_the_path(
+    demo: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def story(*_: object, **__: object) -> bool:
+        return True
+
+    monkeypatch.setattr(demo, "story", story)
+    assert begun(demo, tmp_path, monkeypatch) == 0
+    told, typed = capsys.readouterr().out.splitlines()[-2:]
+    assert told.endswith("nothing is left running. Try it yourself:")
+    assert typed == "     . .venv/bin/activate && tidelog up"
+
+
 FAILURES: list[tuple[Exception, str]] = [
     (ExceptionGroup("writers", [tidelog.RequestTimedOut("no answer")]), "no answer"),
     (TimeoutError("not in sync again"), "not in sync again"),
