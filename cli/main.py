@@ -207,8 +207,8 @@ def _nearest(error: click.UsageError) -> str:
     if isinstance(error, click.NoSuchOption) and error.possibilities:
         from difflib import get_close_matches  # noqa: PLC0415 -- as below
 
-        [near] = get_close_matches(error.option_name, error.possibilities, n=1, cutoff=0)
-        return f"; the nearest is {near}"
+        options = get_close_matches(error.option_name, error.possibilities, n=1, cutoff=0)
+        return f"; the nearest is {options[0]}"
     if ctx is None or not isinstance(ctx.command, click.Group):
         return ""
     if isinstance(error, click.NoSuchOption):

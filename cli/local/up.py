@@ -134,10 +134,13 @@ def _missing(
 
     there = {node.name for node in living}
     missing = [spec for spec in specs if spec.name not in there]
-    # Whoever kept it in the foreground is gone, and its nodes are ending; or it is to be another cluster.
-    ending, other = known.up is not None, (state.brokers, state.port) != (known.brokers, known.port)
-    if ending or other or not detach:
-        most = {True: known.brokers, False: known.controllers}
+    most = {True: known.brokers, False: known.controllers}
+    if known.up is not None:  # whose nodes are ending by themselves, unless they are paused
+        raise click.ClickException(
+            f"{len(living)} of {sum(most.values())} nodes of {data} still run{'s' * (len(living) == 1)}, and the `tidelog up` "
+            f"that kept them is gone: `tidelog down{option(data)}` ends them"
+        )
+    if not detach or (state.brokers, state.port) != (known.brokers, known.port):
         titles = [spec.title.replace("-", " ") for spec in missing if spec.number <= most[spec.is_broker]]
         raise click.ClickException(
             f"{len(living)} of {sum(most.values())} nodes of {data} run{'s' * (len(living) == 1)}, at {known.bootstrap}, "

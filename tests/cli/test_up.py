@@ -331,6 +331,21 @@ def test_up_starts_again_who_is_missing_of_a_detached_cluster_and_leaves_the_oth
     assert run("down", "--data", str(data)).code == 0
 
 
+def test_nodes_that_outlive_who_kept_them_are_not_added_to(data: Path, port: int) -> None:
+    data.mkdir()
+    record = {"format": 1, "brokers": 1, "controllers": 1, "port": port, "up": [os.getpid(), "long ago"]}
+    lives = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    nodes = [{"name": "c1", "pid": lives.pid, "began": began(lives.pid)}]
+    (data / FILE).write_text(json.dumps(record | {"nodes": nodes}))
+    ran = up(data, port)
+    lives.communicate()
+    assert ran.code == 1
+    assert (
+        f"1 of 2 nodes of {data} still runs, and the `tidelog up` that kept them is gone: `tidelog down"
+        in ran.err
+    )
+
+
 def test_a_missing_node_that_cannot_start_leaves_those_that_run_on_record(data: Path, port: int) -> None:
     assert up(data, port).code == 0
     controller, broker = on_record(data)
