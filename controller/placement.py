@@ -344,14 +344,14 @@ def _cannot_drain(
     others = [b for b in image.brokers.values() if b.id != broker]
     told = {
         "could take more": takers,
-        "are fenced": [b.id for b in others if b.fenced],
-        "shut down": [b.id for b in others if b.shutting_down],
-        "are to be spared": spare,
+        "fenced": [b.id for b in others if b.fenced],
+        "shutting down": [b.id for b in others if b.shutting_down],
+        "to be spared": spare,
     }
     return InvalidReplicationFactor(
         f"broker {broker} cannot be drained: {len(stuck)} of its partitions have nobody to go to, one of them "
         f"{image.topics[one.topic_id].name}-{one.index} on brokers {_numbers(goal(one))}"
-        + "".join(f"; brokers {_numbers(sorted(ids))} {what}" for what, ids in told.items() if ids)
+        + "".join(f"; {what}: {_numbers(sorted(ids))}" for what, ids in told.items() if ids)
     )
 
 
