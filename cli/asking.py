@@ -103,19 +103,29 @@ def ask(
     # Imported here, as in the functions below, because a help page must not pay for it.
     import asyncio  # noqa: PLC0415
 
+    from tidelog.cli.stopping import interrupted, stopped, stopped_in_order  # noqa: PLC0415
+
+    async def work_in_order() -> T:
+        with stopped_in_order(ctx):
+            return await _ask(ctx, where, work, limit_ms, settings, rack)
+
     _listen(verbose(ctx))
     where = [str(address) for address in bootstrap(ctx)]
     settings = settings_of(ctx, None, child)
+    limit_ms = min(timeout_ms(ctx, timeout_s), at_most_s * 1000)
     try:
         with asyncio.Runner(loop_factory=loop) as runner:
-            return runner.run(
-                _ask(where, work, min(timeout_ms(ctx, timeout_s), at_most_s * 1000), settings, rack)
-            )
+            return runner.run(work_in_order())
     except TidelogError as error:
         raise failure(error) from error
+    except asyncio.CancelledError:
+        if not stopped(ctx):
+            raise
+        raise click.exceptions.Exit(interrupted(ctx)) from None
 
 
 async def _ask(
+    ctx: click.Context,
     where: list[str],
     work: Callable[["Client"], Awaitable[T]],
     limit_ms: float,

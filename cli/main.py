@@ -4,7 +4,7 @@ Nouns are imported when they are used, never to show help: the table below knows
 Whatever ends a command ends here, in one line on stderr and one of these exit codes:
 
     0  done                        2  used wrongly (click's UsageError)
-    1  refused or failed           130  interrupted
+    1  refused or failed           130, 143, 129  interrupted: Ctrl-C, SIGTERM, SIGHUP
 
 A noun may return or `ctx.exit` another code (3: unhealthy, or a time-out). Anything else that is raised is a
 bug of ours and keeps its traceback.
@@ -25,6 +25,8 @@ from tidelog.cli.options import Verb, connection_options, output_option, refuse_
 
 FAILED: Final = 1
 INTERRUPTED: Final = 130
+ENDED_BY: Final = 128
+"""From here on it was a signal: whoever has sent it does not want to wait."""
 _PLAIN: Final = {"a valid integer range": "a whole number", "a valid float range": "a number"}
 """What click calls its types, and what they are."""
 COMPLETE: Final = "_TIDELOG_COMPLETE"
@@ -169,7 +171,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
 def _let_go_of_stdout(code: int) -> None:
     """Write what is left, unless there is nobody to read it: Python would wait for them, or complain, at its end."""
     try:
-        if code != INTERRUPTED:
+        if code < ENDED_BY:
             sys.stdout.flush()
             return
     except OSError:

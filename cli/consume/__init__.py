@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from tidelog.cli.consume.reading import Tally, Wanted
     from tidelog.client import Client
 
-INTERRUPTED: Final = 130
 SILENT_S: Final = 30.0
 """For so long a partition that has more may give nothing before a bounded read is given up."""
 
@@ -130,6 +129,7 @@ def consume(ctx: click.Context, /, topic: str, *, ends: bool, **said: Any) -> in
     # Imported here because a help page must not pay for them.
     from tidelog.cli.consume.member import read_as_member  # noqa: PLC0415
     from tidelog.cli.consume.reading import Wanted, read  # noqa: PLC0415
+    from tidelog.cli.stopping import interrupted  # noqa: PLC0415
     from tidelog.client.options import ConsumerConfig  # noqa: PLC0415
 
     plan = Wanted(
@@ -156,10 +156,9 @@ def consume(ctx: click.Context, /, topic: str, *, ends: bool, **said: Any) -> in
     if asked == "kafka":
         click.echo(f"Processed a total of {tally.records} messages", err=True)
     else:
-        click.echo(
-            f"{many(tally.records, 'record')} of {topic}{_hint(tally, said['wanted'], ends=ends)}", err=True
-        )
-    return INTERRUPTED if tally.interrupted else 0
+        hint = tally.note or _hint(tally, said["wanted"], ends=ends)
+        click.echo(f"{many(tally.records, 'record')} of {topic}{hint}", err=True)
+    return interrupted(ctx) if tally.interrupted else 0
 
 
 def _refuse_choices_of_the_group(ctx: click.Context, plan: "Wanted") -> None:

@@ -56,6 +56,8 @@ class Tally(NamedTuple):
 
     records: int
     interrupted: bool
+    note: str = ""
+    """What is said behind the number."""
 
 
 async def read(

@@ -220,8 +220,10 @@ def _settings(ctx: click.Context, acks: str | None) -> dict[str, Any]:
 
 def _measured(ctx: click.Context, work: "Callable[[Client], Any]", child: type) -> int:
     """Do it on the loop that the nodes use, and show it; the exit code."""
+    from tidelog.cli.stopping import interrupted  # noqa: PLC0415
     from tidelog.protocol.io.runner import fastest_loop, tune_malloc  # noqa: PLC0415
 
     tune_malloc()
     run: Run = ask(ctx, work, child=child, loop=fastest_loop())
-    return run.end()
+    code = run.end()
+    return interrupted(ctx) if run.measured.interrupted else code

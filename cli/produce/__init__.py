@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from tidelog.cli.produce.sending import Tally
     from tidelog.client import Client
 
-INTERRUPTED: Final = 130
 DELIVERY_S: Final = 120.0
 """How long a record may be on its way, unless --timeout says: long enough for brokers that fail and come back."""
 
@@ -80,6 +79,7 @@ def produce(ctx: click.Context, /, topic: str, file: str | None, *, empty_is_nul
         raise click.UsageError("-k and -K are two ways to give keys: use one", ctx)
     # Imported here because a help page must not pay for them.
     from tidelog.cli.produce.sending import Wanted, send  # noqa: PLC0415
+    from tidelog.cli.stopping import interrupted  # noqa: PLC0415
     from tidelog.client.options import ProducerConfig  # noqa: PLC0415
 
     plan = Wanted(
@@ -100,7 +100,7 @@ def produce(ctx: click.Context, /, topic: str, file: str | None, *, empty_is_nul
     tally = ask(ctx, work, timeout_s=TIMEOUT_S, child=ProducerConfig)
     _tell(tally, topic, as_json=asked == "json")
     if tally.interrupted:
-        return INTERRUPTED
+        return interrupted(ctx)
     if tally.failed or tally.stopped:
         stopped = f"; nothing was read behind line {tally.lines}" * tally.stopped
         raise Failure(

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import signal
+import socket
 from collections.abc import Callable, Iterable
 from typing import cast
 
@@ -253,7 +254,10 @@ def test_who_waits_is_told_when_it_is_the_brokers_that_are_silent_and_when_nobod
 
 
 @pytest.mark.slow
-def test_records_are_shown_when_they_come_and_ctrl_c_ends_with_a_summary(one_broker: Serving) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_records_are_shown_when_they_come_and_a_signal_ends_with_a_summary(
+    one_broker: Serving, number: signal.Signals
+) -> None:
     name = one_broker.topic()
     one_broker.write(name, b"first")
     with running(one_broker.bootstrap, "consume", name, "-o", "start") as process:
@@ -261,9 +265,21 @@ def test_records_are_shown_when_they_come_and_ctrl_c_ends_with_a_summary(one_bro
         assert process.stdout.readline() == b"first\n"
         one_broker.write(name, b"second")
         assert process.stdout.readline() == b"second\n"
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         out, err = process.communicate(timeout=DEADLINE_S)
-    assert (process.returncode, out, err.decode()) == (130, b"", f"2 records of {name}\n")
+    assert (process.returncode, out, err.decode()) == (128 + number, b"", f"2 records of {name}\n")
+
+
+@pytest.mark.slow
+def test_a_signal_ends_also_who_waits_for_a_first_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(DEADLINE_S)
+        with running(f"127.0.0.1:{silent.getsockname()[1]}", "consume", "t") as process:
+            connection, _ = silent.accept()
+            with connection:
+                process.terminate()
+                out, err = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, out, err) == (143, b"", b"")
 
 
 @pytest.mark.slow

@@ -154,16 +154,19 @@ def test_a_file_or_a_topic_that_is_not_there_is_named(
 
 
 @pytest.mark.slow
-def test_lines_are_sent_while_they_come_and_ctrl_c_loses_none_that_was_taken(one_broker: Serving) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_lines_are_sent_while_they_come_and_a_signal_loses_none_that_was_taken(
+    one_broker: Serving, number: signal.Signals
+) -> None:
     name = one_broker.topic()
     with running(one_broker.bootstrap, "produce", name, stdin=subprocess.PIPE) as process:
         assert process.stdin is not None
         process.stdin.write(b"first\nsecond\nhalf")
         process.stdin.flush()
         until(lambda: len(records(one_broker, name)) == 2, "two lines are written while stdin is open")
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, err = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
     assert err.decode().startswith(f"2 records written to {name}")
 
 
@@ -208,6 +211,30 @@ def test_who_waits_for_a_broker_is_told_so_and_nothing_is_lost(interrupted: bool
             _, err = process.communicate(timeout=DEADLINE_S)
         assert process.returncode == (130 if interrupted else 0)
         assert err.decode().startswith(f"2 records written to {name}")
+
+
+@pytest.mark.slow
+def test_who_sends_sigterm_again_a_second_later_waits_for_nothing() -> None:
+    with serving(1) as cluster:
+        name = cluster.topic()
+        with running(cluster.bootstrap, "produce", name, stdin=subprocess.PIPE) as process:
+            assert process.stdin is not None
+            process.stdin.write(b"one\n")
+            process.stdin.flush()
+            until(lambda: len(records(cluster, name)) == 1, "the first line is written")
+            cluster.run(cluster.cluster.kill(1))
+            process.stdin.write(b"two\n")
+            process.stdin.flush()
+            assert process.stderr is not None
+            assert process.stderr.readline().startswith(b"nothing was acknowledged for 3 s")
+
+            def ended() -> bool:
+                process.terminate()
+                return process.poll() is not None
+
+            until(ended, "it ends")
+            _, err = process.communicate(timeout=DEADLINE_S)
+        assert (process.returncode, err) == (143, b"")
 
 
 @pytest.mark.slow
