@@ -8,7 +8,7 @@ nearest one that there is.
 """
 
 import math
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -139,7 +139,10 @@ async def _ask(
     if rack:
         ours["rack"] = rack
     said = {key.replace(".", "_"): value for key, value in settings.items()}
-    client = connect(where, config=ours | said)
+    try:
+        client = connect(where, config=ours | said)
+    except InvalidConfig as error:
+        raise click.UsageError(error.message, ctx) from error
     try:
         await client.start()
     except (ConnectionFailed, LeaderNotAvailable, RequestTimedOut) as error:
@@ -165,6 +168,22 @@ def settings_of(ctx: click.Context, kind: type | None, child: type | None) -> di
         if name in known:
             found[key] = value
     return found
+
+
+def child_settings(ctx: click.Context, kind: type, ours: Mapping[str, Any], **fixed: Any) -> dict[str, Any]:
+    """Settings of a client's child, by Kafka's names: ours, and over them what `-X` says. Values that cannot be are usage.
+
+    `fixed`: what it is told besides, which others may contradict.
+    """
+    from tidelog.client.config import from_options  # noqa: PLC0415
+
+    said = {key.replace("_", "."): value for key, value in settings_of(ctx, kind, None).items()}
+    settings = {**ours, **said}
+    try:
+        from_options(kind, settings, **fixed)
+    except InvalidConfig as error:
+        raise click.UsageError(error.message, ctx) from error
+    return settings
 
 
 def _names(config: type) -> set[str]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from tidelog.cli.asking import known_topics, sentence, settings_of
+from tidelog.cli.asking import child_settings, known_topics, sentence
 from tidelog.cli.consent import at_a_terminal
 from tidelog.cli.names import require_partitions
 from tidelog.cli.produce.lines import Failed, Failures, Line, Lines, TooLong
@@ -39,6 +39,10 @@ _LAST_S: Final = 5.0
 _PROGRESS_S: Final = 0.5
 _SILENT_S: Final = 3.0
 """After so long without an acknowledgement whoever waits is told that it is not the program that hangs."""
+_AROUND: Final = 1000
+"""More than what stands around a record in its batch."""
+_LIMITS: Final = ("max.request.size", "max.message.bytes")
+"""What a line may be too large for, and can be raised."""
 _OWN_FAULT: Final = (InvalidRecord, InvalidTimestamp, MessageTooLarge)
 """Errors of one line, which say nothing of the next."""
 
@@ -77,15 +81,15 @@ async def send(ctx: click.Context, client: "Client", wanted: Wanted) -> Tally:
     [topic] = await known_topics(client, wanted.topic)
     if wanted.partition is not None:
         require_partitions(topic, [wanted.partition], ctx)
-    settings: dict[str, Any] = {"delivery.timeout.ms": max(int(wanted.delivery_ms), 1)}
+    ours: dict[str, Any] = {"delivery.timeout.ms": max(int(wanted.delivery_ms), 1)}
     if wanted.acks is not None:
-        settings["acks"] = wanted.acks
-    said = {key.replace("_", "."): value for key, value in settings_of(ctx, ProducerConfig, None).items()}
+        ours["acks"] = wanted.acks
+    settings = child_settings(ctx, ProducerConfig, ours)
     if wanted.file is None and sys.stdin is None:
         raise click.UsageError("there is no stdin: name a FILE", ctx)
     fd = sys.stdin.fileno() if wanted.file is None else os.open(wanted.file, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        async with client.producer(config=settings | said) as producer:
+        async with client.producer(config=settings) as producer:
             return await _Sending(producer, wanted, fd).run()
     finally:
         if wanted.file is not None:
@@ -151,7 +155,8 @@ class _Sending:
         wanted = self._wanted
         if isinstance(line, TooLong):
             limit = self._producer.config.max_request_size
-            self._failed(line.number, f"it has {line.size:,} bytes, and max.request.size is {limit:,}")
+            fact = f"it has {line.size:,} bytes, and max.request.size is {limit:,}"
+            self._failed(line.number, f"{fact}; {self._room_for(line.size)}")
             return
         key, value = wanted.key, line.data
         if wanted.separator is not None:
@@ -167,7 +172,7 @@ class _Sending:
                 headers=wanted.headers or None,
             )
         except TidelogError as error:
-            self._refused(line.number, error)
+            self._refused(line.number, size, error)
             return
         self._unsure.append((line.number, size, delivery))
         if len(self._unsure) >= _WINDOW:
@@ -215,15 +220,27 @@ class _Sending:
         try:
             delivery.result()
         except TidelogError as error:
-            self._refused(number, error)
+            self._refused(number, size, error)
         else:
             self._records += 1
             self._size += size
 
-    def _refused(self, number: int, error: TidelogError) -> None:
+    def _refused(self, number: int, size: int, error: TidelogError) -> None:
         if not isinstance(error, _OWN_FAULT):
             self._stopped = True
-        self._failed(number, sentence(error))
+        cause = sentence(error)
+        if isinstance(error, MessageTooLarge) and any(limit in error.message for limit in _LIMITS):
+            cause = f"{' '.join(error.message.split())}; {self._room_for(size)}"
+        self._failed(number, cause)
+
+    def _room_for(self, size: int) -> str:
+        """The way out for a line of that size: it has to be let out here, and to be taken by the topic."""
+        headers = sum(len(name) + len(value) + _AROUND for name, value in self._wanted.headers)
+        most = size + headers + len(self._wanted.key or b"") + _AROUND
+        return (
+            f"-X max.request.size={most} lets it out, and `tidelog topic alter {self._wanted.topic} -c "
+            f"max.message.bytes={most}` lets it in"
+        )
 
     def _failed(self, number: int, cause: str) -> None:
         self._tell(self._failures.add(number, cause))

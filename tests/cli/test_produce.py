@@ -84,7 +84,10 @@ def test_a_line_that_is_too_long_is_named_and_the_others_are_written(
     ran = produce(name, b"a\n" + b"x" * 2000 + b"\nb\n", "-X", "max.request.size=1000")
     assert ran.code == 1
     first, _, last = ran.err.splitlines()
-    assert first == "not written: line 2: it has 2,000 bytes, and max.request.size is 1,000"
+    assert first == (
+        "not written: line 2: it has 2,000 bytes, and max.request.size is 1,000; -X max.request.size=3000 lets it out, "
+        f"and `tidelog topic alter {name} -c max.message.bytes=3000` lets it in"
+    )
     assert last == f"error: 1 line of {name} was not written"
     assert [record.value for record in records(one_broker, name)] == [b"a", b"b"]
 
@@ -97,6 +100,21 @@ def test_what_a_broker_refuses_is_named_with_its_lines(produce: Produce, one_bro
     assert ran.err.startswith("not written: line 2: ")
     assert "max.message.bytes" in ran.err.splitlines()[0]
     assert [record.value for record in records(one_broker, name)] == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("most", ["1000", "2000", "2000000"])
+def test_what_is_told_of_a_line_that_is_too_large_is_the_way_to_write_it(
+    produce: Produce, tidelog: Tidelog, one_broker: Serving, most: str
+) -> None:
+    name = one_broker.topic(max_message_bytes="1900")
+    line, words = b"x" * 1_995 + b"\n", ["-k", "key", "-H", "name=value"]
+    said = produce(name, line, *words, "-X", f"max.request.size={most}").err.splitlines()[0]
+    found = re.search(
+        r"; (-X max.request.size=\d+) lets it out, and `tidelog (topic alter [^`]*)` lets it in$", said
+    )
+    assert found is not None, said
+    assert tidelog(*found[2].split()).code == 0
+    assert produce(name, line, *words, *found[1].split()).code == 0
 
 
 def test_many_lines_keep_their_order_in_each_partition(produce: Produce, one_broker: Serving) -> None:
@@ -127,7 +145,8 @@ def test_json_says_what_was_written(produce: Produce, one_broker: Serving) -> No
         (["-p", "7"], 2, "there is no partition 7"),
         (["--acks", "2"], 2, "--acks"),
         (["-X", "linger.mss=1"], 2, "the nearest is linger.ms"),
-        (["-X", "enable.idempotence=true", "--acks", "1"], 1, "acks=1"),
+        (["-X", "compression.type=zip"], 2, "compression.type='zip': it must be one of none, gzip"),
+        (["-X", "enable.idempotence=true", "--acks", "1"], 2, "acks=1"),
     ],
 )
 def test_what_cannot_be_produced_is_refused(
