@@ -9,17 +9,18 @@ import asyncio
 import logging
 import select
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
-from tidelog.cli.asking import Unhealthy, known_topics, settings_of
+from tidelog.cli.asking import Unhealthy, child_settings, known_topics
 from tidelog.cli.consume.filters import Keep
 from tidelog.cli.consume.formats import Show
 from tidelog.cli.consume.ranges import Extent, Range, extent, times
 from tidelog.cli.names import require_partitions
+from tidelog.cli.terminal import many
 from tidelog.client.options import ConsumerConfig
 from tidelog.protocol.types import NO_BROKER, TopicPartition
 
@@ -33,7 +34,8 @@ logger = logging.getLogger(__name__)
 
 QUIET_S: Final = 0.25
 """After so long without a record it is looked at whether there will be any."""
-_SILENT_S: Final = 3.0
+_FEW: Final = 5
+SILENT_S: Final = 3.0
 """After so long without any answer whoever waits is told that it is not the program that hangs."""
 
 
@@ -63,14 +65,13 @@ class Tally(NamedTuple):
 async def read(
     ctx: click.Context, client: "Client", wanted: Wanted, show: Show, flush: Callable[[], None]
 ) -> Tally:
-    """Show the records; Ctrl-C ends it, with what was shown so far."""
+    """Show the records; a signal ends it, with what was shown so far."""
     reading = _Reading(client, wanted, show, flush)
     try:
         [topic] = await known_topics(client, wanted.topic)
         extents = await _extents(ctx, client, wanted, topic)
-        settings = {"auto.offset.reset": "earliest"} | {
-            key.replace("_", "."): value for key, value in settings_of(ctx, ConsumerConfig, None).items()
-        }
+        _tell_of_ends(extents)
+        settings = child_settings(ctx, ConsumerConfig, {"auto.offset.reset": "earliest"})
         async with client.consumer(config=settings) as consumer:
             await reading.run(consumer, extents, len(topic.partitions))
     except asyncio.CancelledError:
@@ -97,6 +98,16 @@ async def _extents(
     return found
 
 
+def _tell_of_ends(extents: dict[TopicPartition, tuple[Extent, int]]) -> None:
+    """Say where the partitions end, if the range begins behind all of them: a mistyped offset looks like an empty topic."""
+    beyond = {name: end for name, (one, end) in extents.items() if one.begin > end}
+    if len(beyond) == len(extents):
+        ends = ", ".join(f"{name} ends at {end}" for name, end in list(beyond.items())[:_FEW])
+        more = f", and {many(len(beyond) - _FEW, 'other')} as well" if len(beyond) > _FEW else ""
+        begins = min(one.begin for one, _ in extents.values())
+        click.echo(f"{ends}{more}: the range begins behind that, at {begins}", err=True)
+
+
 class _Reading:
     """One run of the command."""
 
@@ -108,9 +119,7 @@ class _Reading:
         self._flush = flush
         self._left: dict[TopicPartition, Extent] = {}
         """Partitions of which more is wanted."""
-        self._fetches = -1.0
-        self._silent_since_s = asyncio.get_running_loop().time()
-        self._told = False
+        self._silence = Silence(client)
 
     async def run(
         self, consumer: "Consumer", extents: dict[TopicPartition, tuple[Extent, int]], known: int
@@ -143,7 +152,7 @@ class _Reading:
                 return
             known = self._take_new_partitions(consumer, known)
             await self._look_for_ends(consumer)
-            self._tell_of_silence(consumer, loop.time())
+            self._silence.look(consumer, self._left, loop.time())
             if loop.time() - heard_s > self._wanted.silent_s:
                 await self._give_up_if_more_is_due(consumer)
 
@@ -189,23 +198,6 @@ class _Reading:
         if ended:
             consumer.assign(self._left)
 
-    def _tell_of_silence(self, consumer: "Consumer", now_s: float) -> None:
-        """Say once that it is the cluster that gives nothing: a broker answers twice a second, records or not."""
-        fetches = consumer.metrics()["consumer_fetches"]
-        cluster = self._client.cluster
-        orphans = [str(name) for name in self._left if cluster.leader(*name) == NO_BROKER]
-        if fetches != self._fetches and not orphans:
-            self._silent_since_s, self._told = now_s, False
-        elif now_s - self._silent_since_s >= _SILENT_S and not self._told:
-            self._told = True
-            fact = (
-                f"nobody leads {', '.join(orphans[:5])}"
-                if orphans
-                else f"no broker answers for {_SILENT_S:g} s"
-            )
-            click.echo(f"{fact}: it is tried on; `tidelog cluster health` says what is wrong", err=True)
-        self._fetches = fetches
-
     async def _give_up_if_more_is_due(self, consumer: "Consumer") -> None:
         for name, (_, stop) in self._left.items():
             if stop is not None:
@@ -214,6 +206,32 @@ class _Reading:
                     f"{name}: for {self._wanted.silent_s:g} s nothing has come behind offset {at}, and it goes on to "
                     f"{stop}: `tidelog topic describe {name.topic}` shows whether somebody leads it"
                 )
+
+
+class Silence:
+    """Says once that it is the cluster that gives nothing: a broker answers twice a second, records or not."""
+
+    def __init__(self, client: "Client") -> None:
+        self._client = client
+        self._fetches = -1.0
+        self._since_s = asyncio.get_running_loop().time()
+        self._told = False
+
+    def look(self, consumer: "Consumer", names: Iterable[TopicPartition], now_s: float) -> None:
+        """Nothing has come of these for a while."""
+        fetches = consumer.metrics()["consumer_fetches"]
+        orphans = [str(name) for name in names if self._client.cluster.leader(*name) == NO_BROKER]
+        if fetches != self._fetches and not orphans:
+            self._since_s, self._told = now_s, False
+        elif now_s - self._since_s >= SILENT_S and not self._told:
+            self._told = True
+            fact = (
+                f"nobody leads {', '.join(orphans[:_FEW])}"
+                if orphans
+                else f"no broker answers for {SILENT_S:g} s"
+            )
+            click.echo(f"{fact}: it is tried on; `tidelog cluster health` says what is wrong", err=True)
+        self._fetches = fetches
 
 
 def nobody_reads() -> bool:

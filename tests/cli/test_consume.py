@@ -59,7 +59,6 @@ def ten(one_broker: Serving) -> str:
         (["-o", "@2023-11-14T22:13:22Z:3s"], range(2, 5)),
         (["-o", "@1700000000000:@1700000001500"], range(2)),
         (["-o", "@-1h:end"], []),
-        (["-o", "100", "--exit"], []),
         (["-o", "start", "--exit", "--key", "k1"], range(1, 10, 2)),
         (["-o", "start", "--exit", "--grep", "[37]$"], [3, 7]),
         (["-o", "start", "--exit", "--header", "n=4"], [4]),
@@ -74,6 +73,29 @@ def test_what_is_in_the_range_is_shown(
     assert (ran.code, ran.lines) == (0, [f"v{number}" for number in values])
     count = len(list(values))
     assert ran.err == f"{count} record{'s' * (count != 1)} of {ten}\n"
+
+
+@pytest.mark.parametrize("words", [["-o", "100", "--exit"], ["-o", "100:200"]])
+def test_a_range_that_begins_behind_the_end_says_where_that_is(
+    consume: Consume, ten: str, words: list[str]
+) -> None:
+    ran = consume(ten, *words)
+    assert (ran.code, ran.out) == (0, "")
+    assert ran.err.splitlines() == [
+        f"{ten}-0 ends at 10: the range begins behind that, at 100",
+        f"0 records of {ten}",
+    ]
+
+
+def test_a_range_that_begins_behind_the_end_of_some_partitions_says_nothing_of_them(
+    consume: Consume, one_broker: Serving
+) -> None:
+    name = one_broker.topic(partitions=6)
+    one_broker.write(name, b"a", b"b", partition=0)
+    assert consume(name, "-o", "1", "--exit").err == f"1 record of {name}\n"
+    first, _ = consume(name, "-o", "7", "--exit").err.splitlines()
+    assert first.startswith(f"{name}-0 ends at 2, {name}-1 ends at 0, ")
+    assert first.endswith(f"{name}-4 ends at 0, and 1 other as well: the range begins behind that, at 7")
 
 
 def test_every_partition_is_read_in_its_order(consume: Consume, one_broker: Serving) -> None:
@@ -156,6 +178,9 @@ def test_records_that_compaction_or_a_trim_has_taken_end_no_range_too_late(
         (["-g", "mine", "-o", "3:"], 2, "-g and a range: the group says where to go on"),
         (["-g", "mine", "-p", "0"], 2, "-g and -p: the group says who reads which partition"),
         (["-X", "fetch.max.bites=1"], 2, "the nearest is fetch.max.bytes"),
+        (["-X", "fetch.max.bytes=many"], 2, "fetch.max.bytes='many': it must be a whole number"),
+        (["-g", "mine", "-X", "assignor=best"], 2, "assignor='best': it must be one of"),
+        (["-X", "retry.backoff.ms=0"], 2, "retry_backoff_ms=0: it must be"),
     ],
 )
 def test_what_cannot_be_consumed_is_refused(
@@ -304,6 +329,7 @@ def test_a_range_that_begins_beyond_the_end_waits_for_its_first_offset(one_broke
     one_broker.write(name, b"v0")
     with running(one_broker.bootstrap, "consume", name, "-o", "3", "-n", "2", "-v") as process:
         assert process.stderr is not None
+        assert b"ends at 1: the range begins behind that, at 3" in process.stderr.readline()
         assert b"offset=1 stop=None" in process.stderr.readline()
         one_broker.write(name, *(b"v%d" % number for number in range(1, 6)))
         out, _ = process.communicate(timeout=DEADLINE_S)
