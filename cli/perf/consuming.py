@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import click
 
-from tidelog.cli.asking import Unhealthy, known_topics, settings_of
+from tidelog.cli.asking import Unhealthy, child_settings, known_topics
 from tidelog.cli.perf.figures import Measured, Show
 from tidelog.cli.perf.running import Run
 from tidelog.cli.terminal import many
@@ -44,9 +44,7 @@ async def measure(ctx: click.Context, client: "Client", wanted: Wanted, show: Sh
     names = [TopicPartition(topic.name, number) for number in range(len(topic.partitions))]
     starts = await client.admin.list_offsets(names, "earliest")
     ends = await client.admin.list_offsets(names, "latest")
-    settings = {"auto.offset.reset": "earliest"} | {
-        key.replace("_", "."): value for key, value in settings_of(ctx, ConsumerConfig, None).items()
-    }
+    settings = child_settings(ctx, ConsumerConfig, {"auto.offset.reset": "earliest"})
     run = Run(Measured("consume", topic.name), show, wanted.every_s)
     left = {name: ends[name].offset for name in names if ends[name].offset > starts[name].offset}
     async with client.consumer(config=settings) as consumer:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from tidelog.cli.asking import known_topics, settings_of
+from tidelog.cli.asking import child_settings, known_topics
 from tidelog.cli.perf.figures import ACKNOWLEDGED, Measured, Show
 from tidelog.cli.perf.histogram import Histogram
 from tidelog.cli.perf.running import Run
@@ -67,9 +67,9 @@ async def measure(ctx: click.Context, client: "Client", wanted: Wanted, show: Sh
     """Write the records, and say what it took."""
     [topic] = await known_topics(client, wanted.topic)
     run = Run(Measured("produce", topic.name), show, wanted.every_s)
-    said = {key.replace("_", "."): value for key, value in settings_of(ctx, ProducerConfig, None).items()}
+    settings = child_settings(ctx, ProducerConfig, wanted.settings)
     try:
-        async with client.producer(config=wanted.settings | said) as producer:
+        async with client.producer(config=settings) as producer:
             await _Producing(producer, wanted, run).run()
     except DeliveryError as error:
         # Told by their number already, unless nothing else was wrong.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from tidelog.cli.asking import known_topics, settings_of
+from tidelog.cli.asking import child_settings, known_topics
 from tidelog.cli.perf.figures import ACKNOWLEDGED, CONSUMED, Measured, Show
 from tidelog.cli.perf.histogram import Histogram
 from tidelog.cli.perf.producing import values_of
@@ -47,10 +47,10 @@ async def measure(ctx: click.Context, client: "Client", wanted: Wanted, show: Sh
     """Send the records, and say what each took."""
     [topic] = await known_topics(client, wanted.topic)
     names = [TopicPartition(topic.name, number) for number in range(len(topic.partitions))]
-    said = {key.replace("_", "."): value for key, value in settings_of(ctx, ProducerConfig, None).items()}
+    settings = child_settings(ctx, ProducerConfig, wanted.settings)
     measured = Measured("latency", topic.name, latencies={ACKNOWLEDGED: Histogram(), CONSUMED: Histogram()})
     run = Run(measured, show, wanted.every_s)
-    async with client.consumer() as consumer, client.producer(config=wanted.settings | said) as producer:
+    async with client.consumer() as consumer, client.producer(config=settings) as producer:
         consumer.assign(names)
         await consumer.seek_to_end(*names)
         await _Trips(producer, consumer, wanted, run, len(names)).run()

@@ -216,6 +216,13 @@ def test_latency_for_people_and_in_kafkas_layout(one_broker: Serving, tidelog: T
         (["produce", "T", "-a", "2"], 2, "'-a'"),
         (["consume", "T", "-X", "linger.ms=1"], 2, "there is no such setting"),
         (["produce", "T", "-s", "2000000", "-n", "1"], 1, "max.request.size"),
+        (
+            ["produce", "T", "-X", "compression.type=zip"],
+            2,
+            "compression.type='zip': it must be one of none",
+        ),
+        (["consume", "T", "-X", "fetch.min.bytes=no"], 2, "fetch.min.bytes"),
+        (["latency", "T", "-X", "linger.ms=-1"], 2, "linger.ms"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_in_one_line(
