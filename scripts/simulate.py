@@ -14,9 +14,10 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def main() -> int:
     if asked.until is not None:
         return go_on(weather, asked.until)
     with workers(os.cpu_count() or 1) as pool:
-        counts, failures = run_chunk(weather, range(asked.first, asked.first + asked.seeds), pool)
+        counts, failures = run_all(weather, range(asked.first, asked.first + asked.seeds), pool)
     tell(counts)
     return 1 if failures else 0
 
@@ -84,12 +85,16 @@ def print_transitions(transitions: Sequence[Event], last: int) -> None:
         print(_ROW.format(f"{event.time:.6f}", event.host, event.what, *details).rstrip())
 
 
-def run_chunk(weather: Weather, seeds: range, pool: Executor) -> tuple[Counter[str], list[int]]:
+def run_all(weather: Weather, seeds: range, pool: Executor) -> tuple[Counter[str], list[int]]:
     """All these seeds; what they counted, and which failed."""
+    return take_note(weather, run_seeds(partial(storm, weather=weather), seeds, pool=pool))
+
+
+def take_note(weather: Weather, outcomes: Iterable[Outcome]) -> tuple[Counter[str], list[int]]:
+    """What they counted, and which failed."""
     counts: Counter[str] = Counter()
     failures: list[int] = []
-    scenario = partial(storm, weather=weather)
-    for outcome in run_seeds(scenario, seeds, pool=pool):
+    for outcome in outcomes:
         counts.update(outcome.counts)
         counts["seeds"] += 1
         counts["virtual seconds"] += round(outcome.virtual_s)
@@ -144,15 +149,19 @@ def go_on(weather: Weather, until: int) -> int:
             "counts": {},
         }
         runs.append(run)
+    scenario, seeds = partial(storm, weather=weather), range(run["seeds"], until)
+    # One stream of seeds, kept by pieces: no core waits for the last seed of each.
     with workers(os.cpu_count() or 1) as pool:
+        outcomes = pool.map(partial(run_seed, scenario), seeds)
         while run["seeds"] < until:
             began = time.monotonic()
-            seeds = range(run["seeds"], min(run["seeds"] + CHUNK, until))
-            counts, failures = run_chunk(weather, seeds, pool)
+            some = min(CHUNK, until - run["seeds"])
+            counts, failures = take_note(weather, islice(outcomes, some))
             if code(MODULES, ROOT) != digest:
                 print("the code was changed meanwhile: this chunk is not kept")
+                pool.shutdown(cancel_futures=True)
                 return 1
-            run["seeds"] = seeds.stop
+            run["seeds"] += some
             run["duration_s"] = round(run["duration_s"] + time.monotonic() - began)
             run["failures"] += failures
             run["counts"] = dict(Counter(run["counts"]) + counts)
