@@ -88,6 +88,16 @@ class Follower:
     """When it first fetched from where it is."""
     last_fetch_end: Offset = NO_OFFSET
     """Where the log ended when it fetched last."""
+    to_flush: Offset = NO_OFFSET
+    """Up to where it has yet to say that its disk has it; -1: nothing is missing."""
+    to_flush_since_ms: int = NEVER
+
+    def note_flushes(self, now_ms: int) -> None:
+        """Follow what its disk owes, after what it has said: all at first, then what came meanwhile, and so on."""
+        if self.ack_offset >= self.fetch_offset:
+            self.to_flush = NO_OFFSET
+        elif not self.ack_offset < self.to_flush <= self.fetch_offset:
+            self.to_flush, self.to_flush_since_ms = self.fetch_offset, now_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +208,13 @@ class Leadership:
         return len(self.state.isr) >= self.state.min_isr
 
     def caught_up(self, follower: BrokerId, now_ms: int) -> bool:
-        """Whether it has the whole log, or had it not long ago."""
-        known = self.followers[follower]
-        return known.fetch_offset == self._end or now_ms - known.last_caught_up_ms <= self._around.lag_max_ms
+        """Whether it has the whole log, or had it not long ago; and its disk, where that counts, flushes what it has.
+
+        One that fetches on while a flush of it does not end would hold up what the others have (D7).
+        """
+        known, lag_ms = self.followers[follower], self._around.lag_max_ms
+        flushes = known.to_flush == NO_OFFSET or now_ms - known.to_flush_since_ms <= lag_ms
+        return flushes and (known.fetch_offset == self._end or now_ms - known.last_caught_up_ms <= lag_ms)
 
     def eligible(self, follower: BrokerId) -> bool:
         """Whether it may be in the ISR: alive by my image, under the registration that it fetched with."""
@@ -334,6 +348,7 @@ class Leadership:
         known.log_start = log_start
         known.ack_offset = min(durable_offset, fetch_offset) if self.state.flush_group else fetch_offset
         known.broker_epoch = broker_epoch
+        known.note_flushes(now_ms)
         if fetch_offset >= self._end:
             known.last_caught_up_ms = max(known.last_caught_up_ms, now_ms)
         elif fetch_offset >= known.last_fetch_end:
@@ -388,6 +403,7 @@ class Leadership:
         if known.broker_epoch != broker_epoch or not self.state.flush_group:
             return False
         known.ack_offset = max(known.ack_offset, min(durable_offset, known.fetch_offset))
+        known.note_flushes(now_ms)
         if follower not in self.state.isr:
             self._maybe_expand(follower, now_ms)
         return self._advance(now_ms)

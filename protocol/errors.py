@@ -159,7 +159,7 @@ class InvalidPartitions(TidelogError, code=37):
 
 
 class InvalidReplicationFactor(TidelogError, code=38):
-    """So many replicas are not possible: at least 1, and each on a live broker of its own. Start brokers, or ask for fewer."""
+    """So many replicas are not possible: start brokers or ask for fewer, each needs a live one of its own."""
 
 
 class InvalidReplicaAssignment(TidelogError, code=39):

@@ -202,13 +202,12 @@ class OffsetCheckpoint:
         with self._guard:
             if pending.sequence < self._written_sequence:
                 return False
-            self._written_sequence = pending.sequence
-            if pending.offsets == self._written:
-                self._written = pending.offsets
-                return False
-            write_whole(self._directory, self._name, encode_offsets(pending.offsets))
-            self._written = pending.offsets
-            return True
+            is_news = pending.offsets != self._written
+            if is_news:
+                write_whole(self._directory, self._name, encode_offsets(pending.offsets))
+            # Only now: one that finds no room must not make an earlier one pass for written.
+            self._written, self._written_sequence = pending.offsets, pending.sequence
+            return is_news
 
 
 # ── the grammar ───────────────────────────────────────────────────────────────────────────────────────

@@ -35,3 +35,5 @@ settings.load_profile("tidelog")
 # A shell starts its background jobs with SIGINT ignored, and programs inherit that from whoever starts them: a test
 # that interrupts a program would wait for ever. With a handler here, what tests start has the default again.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup: here it is still of no effect
+    signal.signal(signal.SIGHUP, lambda *_: None)

@@ -29,6 +29,8 @@ FETCH_MAX_BYTES: Final = 10 << 20
 """An answer holds no more than this and one batch, whatever is asked for: it must fit into a frame (`Limits`)."""
 NEARBY_MS: Final = 300_000
 """How long a consumer that was sent to a replica nearby may read there (`metadata.max.age.ms`)."""
+WAIT_MAX_MS: Final = 60_000
+"""For so long a fetch waits at most: until then that of a client that is gone is remembered."""
 TOLD_WITHIN_MS: Final = 500
 """A follower that would wait for longer hears within this what is committed."""
 NOTHING: Final = memoryview(b"")
@@ -64,7 +66,8 @@ def fetch(context: Context, incoming: Incoming) -> None:
     if request.max_wait_ms == 0:
         waiting.give_up()
         return
-    context.replicas.wait(waiting, waiting.keys(), context.clocks.now_ms() + request.max_wait_ms)
+    wait_ms = min(request.max_wait_ms, WAIT_MAX_MS)
+    context.replicas.wait(waiting, waiting.keys(), context.clocks.now_ms() + wait_ms)
     if not waiting.answered:
         context.replicas.waiting_fetches.setdefault(incoming.connection, []).append(waiting.hurry)
 

@@ -63,8 +63,12 @@ def produce(context: Context, incoming: Incoming) -> None:
         waiting.answer()
         return
     keys = [(owed.entry.topic_id, owed.entry.index) for owed in waiting.owed.values()]
-    # Of several the first may have changed while the last was written: its disk may have failed.
-    replicas.wait(waiting, keys, now_ms + request.timeout_ms, looked=len(entries) == 1)
+    # Of several the first may have changed while the last was written: its disk may have failed. So may the one of a lone
+    # one, when it was looked for room behind the append.
+    looked = len(entries) == 1 and all(
+        owed.partition.leadership is not None for owed in waiting.owed.values()
+    )
+    replicas.wait(waiting, keys, now_ms + request.timeout_ms, looked=looked)
 
 
 def _check(request: Produce, incoming: Incoming) -> None:

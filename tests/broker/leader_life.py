@@ -49,6 +49,8 @@ class NaiveLeader:
     start: Offset = field(init=False)
     fetches: dict[BrokerId, list[Fetched]] = field(default_factory=dict)
     caught_up_at: dict[BrokerId, list[int]] = field(default_factory=dict)
+    owed: dict[BrokerId, tuple[Offset, int]] = field(default_factory=dict)
+    """Of whose disk has not all that it fetched: up to where that was asked for last, and when."""
     pending: tuple[BrokerId, ...] | None = None
     retry_ms: int = -(2**62)
 
@@ -63,6 +65,8 @@ class NaiveLeader:
 
     def caught_up(self, replica: BrokerId, now: int) -> bool:
         moments = self.caught_up_at.get(replica, [])
+        if replica in self.owed and now - self.owed[replica][1] > LAG_MAX_MS:
+            return False
         return self.last(replica).offset == self.end or any(now - at <= LAG_MAX_MS for at in moments)
 
     def eligible(self, replica: BrokerId) -> bool:
@@ -86,16 +90,26 @@ class NaiveLeader:
             if self.eligible(replica) and last.ack >= max(self.hwm, self.start) and not silent:
                 self.pending = (*self.state.isr, replica)
 
+    def note_disk(self, replica: BrokerId, now: int) -> None:
+        last = self.last(replica)
+        asked, _ = self.owed.get(replica, (-1, 0))
+        if last.ack >= last.offset:
+            self.owed.pop(replica, None)
+        elif last.ack >= asked or last.offset < asked:
+            self.owed[replica] = last.offset, now
+
     def fetch(self, replica: BrokerId, new: Fetched) -> None:
         old = self.last(replica)
         if old.broker_epoch not in {NO_EPOCH, new.broker_epoch}:
             self.fetches[replica], self.caught_up_at[replica] = [], []
+            self.owed.pop(replica, None)
             old = self.last(replica)
         if new.offset >= self.end:
             self.caught_up_at.setdefault(replica, []).append(new.at_ms)
         elif old.end >= 0 and new.offset >= old.end:
             self.caught_up_at.setdefault(replica, []).append(old.at_ms)
         self.fetches.setdefault(replica, []).append(new)
+        self.note_disk(replica, new.at_ms)
         self.maybe_expand(replica, new.at_ms)
         self.try_advance_hwm(new.at_ms)
 
@@ -103,6 +117,7 @@ class NaiveLeader:
         last = self.last(replica)
         if last.broker_epoch == broker_epoch and self.state.flush_group:
             last.ack = max(last.ack, min(durable, last.offset))
+            self.note_disk(replica, now)
             self.maybe_expand(replica, now)
             self.try_advance_hwm(now)
 

@@ -524,3 +524,12 @@ def test_hearing_fetches_in_any_order_is_caught(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Replicas, "hears", lambda *_: True)
     with pytest.raises(AssertionError):
         test_a_fetch_that_was_held_back_is_not_heard()
+
+
+def test_nobody_waits_for_longer_than_a_minute_whatever_he_asks_for(node: Node) -> None:
+    """What a client that is gone has asked for is remembered for as long."""
+    asked = node.consume(0, wait_ms=2**31 - 1)
+    node.wait(fetch.WAIT_MAX_MS - 1)
+    assert asked.waits
+    node.wait(1)
+    assert not asked.waits

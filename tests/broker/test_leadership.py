@@ -475,6 +475,46 @@ def test_who_was_not_caught_up_for_longer_than_the_lag_is_proposed_to_leave() ->
     assert led.leader.pending.kind == "shrink"
 
 
+def flushing() -> Led:
+    led = Led(isr=[1, 2, 3], end=10, hwm=10, flush_group=True)
+    for follower in (2, 3):
+        led.fetch(follower, 10, durable=10)
+    return led
+
+
+def goes_on(led: Led, *, lag: int) -> None:
+    """For two lags both fetch twice a second; the disk of one is so many fetches behind: as far as there are any."""
+    for n in range(1, 4 * LAG_MAX_MS // 1000):
+        led.at(n * 500).appended(10 + n)
+        led.leader.flushed(10 + n, led.now_ms)
+        led.fetch(2, 10 + n, durable=10 + n)
+        led.fetch(3, 10 + n, durable=max(10 + n - lag, 10))
+        led.tick()
+
+
+def test_who_fetches_on_while_a_flush_does_not_end_is_proposed_to_leave_and_holds_up_nobody() -> None:
+    led = flushing()
+    goes_on(led, lag=1000)
+    assert (led.proposed, led.hwm) == ((1, 2), 10)
+    led.adopt(isr=[1, 2])
+    assert led.hwm == led.end
+
+
+def test_whose_disk_lags_a_little_for_ever_stays() -> None:
+    led = flushing()
+    goes_on(led, lag=3)
+    assert (led.proposed, led.hwm) == (None, led.end - 3)
+
+
+def test_who_has_cut_its_log_owes_no_more_than_it_has() -> None:
+    led = flushing()
+    led.at(1).fetch(3, 10, durable=5)
+    led.fetch(3, 7, durable=5)
+    led.at(LAG_MAX_MS).fetch(3, 9, durable=8)
+    led.at(LAG_MAX_MS + 2).fetch(3, 10, durable=8)
+    assert led.leader.caught_up(THREE, led.now_ms)
+
+
 def test_a_leader_never_proposes_to_leave_itself() -> None:
     led = Led(end=10).at(100 * LAG_MAX_MS)
     led.tick()

@@ -7,6 +7,7 @@ import pytest
 
 from tests.broker.node import PLACE, Asked, Node, records
 from tidelog.broker.groups.records import GROUPS_TOPIC
+from tidelog.broker.partition import Partition
 from tidelog.broker.requests import produce
 from tidelog.protocol.batch import HEADER_SIZE, build, read_header, stamp
 from tidelog.protocol.compression import CODECS
@@ -257,6 +258,18 @@ def test_a_disk_that_fails_takes_the_partition_offline_and_tells_all_who_wait(
     node.turn()
     assert waiting.error == NotLeaderOrFollower.code
     assert node.produce().error == StorageError.code
+
+
+def test_a_disk_that_fails_right_behind_an_append_keeps_nobody_waiting(node: Node) -> None:
+    """Where the broker looks for room, and the disk does not say."""
+
+    def fails(partition: Partition, _: int) -> None:
+        partition.go_offline("planted")
+
+    node.context = replace(node.context, appended=fails)
+    asked = node.produce()
+    node.turn()
+    assert asked.error == NotLeaderOrFollower.code
 
 
 # ── when it is answered ───────────────────────────────────────────────────────────────────────────────

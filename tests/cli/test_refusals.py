@@ -25,7 +25,7 @@ from tidelog.protocol.settings import setting_of
         (TopicAlreadyExists("there is a topic t1"), "there is a topic t1; choose another name, or use it (`--if-not-exists`)"),
         (GroupIdNotFound("there is no group 'g9'"), "there is no group 'g9'; check the name with `tidelog group list`"),
         (InvalidTopic("'a/b' is no name"), "'a/b' is no name; take another one"),
-        (InvalidReplicationFactor("x: 9"), "x: 9; it is at least 1 and at most the number of brokers"),
+        (InvalidReplicationFactor("x: 9"), "x: 9; start brokers or ask for fewer, each needs a live one of its own"),
         (TopicAlreadyExists(), "A topic of that name exists: choose another name, or use it (`--if-not-exists`)."),
         (NotController("c1 is none"), "c1 is none; another controller is active: ask that one."),
     ],

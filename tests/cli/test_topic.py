@@ -284,7 +284,7 @@ def test_settings_of_the_client_are_taken_and_unknown_ones_are_refused(topic: To
     ran = topic("list", "-X", "clint.id=me")
     assert ran.code == 2
     assert "-X clint.id: there is no such setting; the nearest is client.id" in ran.err
-    assert topic("list", "-X", "request.timeout.ms=soon").code == 1
+    assert topic("list", "-X", "request.timeout.ms=soon").code == 2
 
 
 @pytest.mark.usefixtures("topic")

@@ -7,7 +7,7 @@ after the end of a machine nothing else has to be known of it.
 import pytest
 
 from tests.simulation.cluster import with_config
-from tests.simulation.directed import Town
+from tests.simulation.directed import Town, deliver
 from tests.simulation.invariants import Violation
 from tests.simulation.planted import unclean_restarts_keep_their_standing
 from tests.simulation.stage import Worst
@@ -68,6 +68,18 @@ def test_in_group_the_loss_of_all_power_at_any_moment_takes_nothing_that_was_ack
             start_all(town)
             town.converge(60)
             assert list(dict.fromkeys(town.read())) == town.sent
+
+
+def test_a_disk_whose_flush_does_not_end_holds_up_nobody_for_longer_than_the_lag(world: World) -> None:
+    """It fetches on, and appends what it gets: the others have all of it on their disks."""
+    town = Town(world, flush_mode="group")
+    town.produce(10)
+    hangs = town.others()[0]
+    town.cluster.hosts[hangs].slow_disk((3.6e6, 3.6e6))
+    town.do(lambda client: deliver(client, town.place, [b"later"]), 30)
+    state = town.cluster.image.partitions[town.place]
+    assert len(state.isr) == 2
+    assert hangs not in state.isr
 
 
 def test_in_async_the_loss_of_all_power_leaves_no_leader_rather_than_one_that_lacks_something(

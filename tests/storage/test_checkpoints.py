@@ -28,7 +28,7 @@ from tidelog.storage.checkpoints import (
     write_leader_epochs,
 )
 from tidelog.storage.epochs import EpochEntry
-from tidelog.storage.files import Directory
+from tidelog.storage.files import Directory, NoRoom
 from tidelog.storage.io import open_directory
 from tidelog.storage.seal import CHECKPOINT
 from tidelog.testing.simulation.disk import SimulatedDisk
@@ -403,6 +403,24 @@ def test_what_a_file_holds_that_could_not_be_read_is_forgotten(tmp_path: Path) -
     file.read_or_fallback()
     assert file.forget(TopicPartition("orders", 0))
     assert file.read_or_fallback() == ({}, None)
+
+
+def test_a_write_for_which_there_is_no_room_makes_no_earlier_one_pass_for_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits for the earlier one counts on it: an answer to DeleteRecords, a follower that joins (ADR 79)."""
+    file = file_in(open_directory(str(tmp_path)))
+    earlier, later = file.prepare(ORDERS), file.prepare({})
+    with monkeypatch.context() as full:
+        full.setattr(checkpoints, "write_whole", no_room)
+        with pytest.raises(NoRoom):
+            later.run()
+    assert earlier.run()
+    assert file_in(open_directory(str(tmp_path))).read_or_fallback() == (ORDERS, None)
+
+
+def no_room(*_: object) -> None:
+    raise NoRoom("no room")
 
 
 # ── crashes (I-34) ────────────────────────────────────────────────────────────────────────────────────
