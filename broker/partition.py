@@ -303,6 +303,9 @@ class Partition:
         self._check_room(batch)
         try:
             appended = self.log.append(batch, leadership.state.leader_epoch, wall_ms, header)
+        except DamagedLog as error:  # met before anything was written: another one leads as soon as it can
+            self.found_damage(error)
+            raise StorageError(str(error)) from error
         except StorageError as error:
             self.go_offline(str(error))
             raise

@@ -97,6 +97,22 @@ def test_a_damaged_leader_takes_and_gives_records_as_before(node: Node) -> None:
     assert node.partition.high_watermark == 21
 
 
+@pytest.mark.parametrize("batches", [1, 4], ids=["before it is written", "before the next segment begins"])
+def test_a_leader_that_meets_damage_as_it_appends_refuses_for_now_and_the_replica_knows(
+    node: Node, batches: int
+) -> None:
+    partition = node.lead(isr=(1,), min_isr=1)
+    partition.log.truncate_to(16 + batches, 0)
+    segment = partition.log.segments[-1]
+    segment.close()
+    node.disk.rot(f"{partition.log.directory.path}/{segment.name}", 5)
+    assert node.produce(records(1, 200)).error == StorageError.code
+    assert (partition.log.end_offset, partition.offline) == (16 + batches, None)
+    assert partition.damage is not None
+    assert partition.damage.base_offset == 16
+    assert node.replicas.damaged() == {PLACE: 1}
+
+
 def test_of_several_segments_the_first_and_the_last_are_known_and_the_oldest_epoch(node: Node) -> None:
     partition = found(node, 13)
     node.follow(3)
