@@ -430,6 +430,9 @@ class _Waiting:
             )
         )
 
+    def fail(self, error: TidelogError) -> None:
+        self.answer(error)
+
 
 def cut(records: Sequence[Record]) -> Iterator[tuple[Record, ...]]:
     """The batches of a decision: one, unless it is too large; then cut behind targets and offsets, wherever what

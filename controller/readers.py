@@ -214,3 +214,6 @@ class _Waiting:
             diverging=self._diverging,
         )
         self._incoming.reply(FetchReply((entry,)), data)
+
+    def fail(self, error: TidelogError) -> None:
+        self._incoming.refuse(error)

@@ -10,12 +10,15 @@ What it keeps true (docs/REPLICATION.md; I-80, KAFKA-8334):
   says that a run is due, so that a burst of changes costs one (DECISIONS 17).
 * A change between the first look and the waiting is not missed: `wait` tries once more when it has registered,
   unless whoever lets it wait says that nothing has happened since (`looked`).
-* An answer that fails is over, its error goes to whoever ran it, and the others lose no wake-up by it.
+* An answer that fails is over, its error goes to whoever ran it, and the others lose no wake-up by it. Whoever
+  waits for it is told as well: nobody would ever look at it again, not at its deadline either.
 """
 
 from collections.abc import Hashable, Iterable
 from heapq import heapify, heappop, heappush
 from typing import Protocol
+
+from tidelog.protocol.errors import TidelogError, UnknownServerError
 
 
 class Operation(Protocol):
@@ -27,6 +30,10 @@ class Operation(Protocol):
 
     def give_up(self) -> None:
         """The deadline has passed: answer with what there is, or with an error."""
+        ...
+
+    def fail(self, error: TidelogError) -> None:
+        """One of the two has raised while it waited: answer with this."""
         ...
 
 
@@ -102,8 +109,13 @@ class Delayed:
         tried = dict.fromkeys(waiting for key in marked for waiting in self._waiting.get(key, ()))
         try:
             for waiting in tried:
-                if waiting.operation is not None:
-                    self._try(waiting)
+                operation = waiting.operation
+                if operation is not None:
+                    try:
+                        self._try(waiting)
+                    except Exception as error:
+                        operation.fail(_told(error))
+                        raise
             marked = {}
         finally:
             self._marked |= marked  # an answer has failed: the others are tried with the next touch
@@ -116,7 +128,11 @@ class Delayed:
             assert operation is not None
             waiting.has_deadline = False
             self._forget(waiting)
-            operation.give_up()
+            try:
+                operation.give_up()
+            except Exception as error:
+                operation.fail(_told(error))
+                raise
 
     def _try(self, waiting: _Waiting) -> bool:
         """Whether it is over; also one that fails is, so that nobody tries it again."""
@@ -138,3 +154,10 @@ class Delayed:
                 others.pop(waiting, None)
                 if not others:
                     del self._waiting[key]
+
+
+def _told(error: Exception) -> TidelogError:
+    """What whoever waits is told of it."""
+    if isinstance(error, TidelogError):
+        return error
+    return UnknownServerError("an answer that waited met an error that has no name")

@@ -68,7 +68,12 @@ class Readable:
         """How many bytes of whole batches lie from the one with `offset` up to the one with `end`."""
         first, last = self._segment_of(offset), self._segment_of(end)
         between = sum(segment.size for segment in self._segments[first:last])
-        return between + self._segments[last].position_of(end) - self._segments[first].position_of(offset)
+        try:
+            return between + self._segments[last].position_of(end) - self._segments[first].position_of(offset)
+        except OSError as error:
+            raise StorageError(
+                f"{self} could not be read between offsets {offset} and {end}: {error.strerror}"
+            ) from error
 
     def _segment_of(self, offset: Offset) -> int:
         if offset >= self._segments[-1].base_offset:

@@ -105,6 +105,9 @@ class _Waiting:
             self._settle(at, self.refused(owed.entry, RequestTimedOut(fact)))
         self._answer()
 
+    def fail(self, error: TidelogError) -> None:
+        self.incoming.refuse(error)
+
     def refused(self, entry: DeleteBefore, error: TidelogError) -> Deleted:
         """The answer that nothing was deleted, or that nobody knows; with whom to ask instead."""
         where = entry.topic_id, entry.index

@@ -282,6 +282,11 @@ class _Waiting:
         session.served(served)
         self.incoming.reply(FetchReply(tuple(entries), session_id=session.session_id), *attachments)
 
+    def fail(self, error: TidelogError) -> None:
+        if not self.answered:
+            self._is_over()
+        self.incoming.refuse(error)
+
     def _says_nothing(self, asked: PartitionFetch) -> bool:
         """Whether a follower would be told what it knows: the end of most polls of an idle partition, and cheap."""
         place = asked.topic_id, asked.index
@@ -403,3 +408,6 @@ class _Reminder:
     def give_up(self) -> None:
         if not self.fetch.answered:
             self.fetch.hurry()
+
+    def fail(self, error: TidelogError) -> None:
+        """Nobody waits for it but the fetch, which has its own deadline."""

@@ -173,6 +173,9 @@ class _Patient:
             return
         _heartbeat(self.coordinator, held, self.request, self.incoming, self.answer, may_wait=False)
 
+    def fail(self, error: TidelogError) -> None:
+        self.answer(error)
+
 
 def offset_commit(coordinator: Coordinator, context: Context, incoming: Incoming) -> None:
     """Somebody says how far a group has come."""

@@ -125,6 +125,9 @@ class _Waiting:
             self._settle(at, self.refused(owed.entry, error(fact)))
         self.answer()
 
+    def fail(self, error: TidelogError) -> None:
+        self.incoming.refuse(error)
+
     def refused(self, entry: PartitionProduce, error: TidelogError) -> PartitionProduced:
         """The answer that a batch was not written, or that nobody knows; with whom to ask instead.
 

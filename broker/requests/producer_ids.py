@@ -71,6 +71,9 @@ class _Waiting:
     def give_up(self) -> None:
         self._refuse(RequestTimedOut("the controller has given no producer ids in time"))
 
+    def fail(self, error: TidelogError) -> None:
+        self._refuse(error)
+
     def _refuse(self, error: TidelogError) -> None:
         self.incoming.reply(InitProducerIdReply(error.code, str(error)))
 

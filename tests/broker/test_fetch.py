@@ -463,6 +463,44 @@ def test_a_batch_that_cannot_be_read_takes_the_replica_offline(
     assert node.partition.offline
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["at once", "while it waits"])
+def test_who_waits_for_more_bytes_is_answered_when_the_disk_does_not_say_how_many_there_are(
+    late: bool,
+) -> None:
+    node = Node()
+    node.lead(isr=(1,), min_isr=1)
+    for _ in range(4):
+        node.produce()
+    asked = node.consume(2, min_bytes=10_000) if late else None
+    log = node.partition.log
+    log.segments[-1].let_go()
+    log.segments[-1]._cursors.clear()
+    node.disk.fail_reads(f"{log.directory.path}/{log.segments[-1].name}", 0, 10_000)
+    asked = asked or node.consume(2, min_bytes=10_000)
+    node.replicas.touched(PLACE)
+    node.turn()
+    assert asked.error == StorageError.code
+    assert node.partition.offline
+
+
+@pytest.mark.parametrize("until", ["touched", "deadline"])
+def test_a_wait_that_meets_an_error_without_a_name_is_answered_with_one_and_over(
+    node: Node, monkeypatch: pytest.MonkeyPatch, until: str
+) -> None:
+    asked = node.consume(0)
+
+    def fails(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(fetch._Waiting, "_enough" if until == "touched" else "_read", fails)
+    node.replicas.touched(PLACE)
+    with pytest.raises(ZeroDivisionError):
+        node.turn() if until == "touched" else node.wait(500)
+    assert asked.refused is not None
+    assert not node.replicas.waiting_fetches
+    assert not len(node.replicas.delayed)
+
+
 # ── replicas that are being added ─────────────────────────────────────────────────────────────────────
 
 

@@ -9,8 +9,10 @@ import pytest
 from tidelog.controller.following import Following
 from tidelog.controller.following import Reader as AskedAs
 from tidelog.controller.readers import _Waiting
+from tidelog.protocol.errors import StorageError
 from tidelog.protocol.messages import FetchReply, Hello, PartitionFetch
 from tidelog.protocol.types import NO_OFFSET, BrokerId
+from tidelog.replication.delayed import Delayed
 
 
 class Reader:
@@ -23,7 +25,12 @@ class Reader:
         )
         self.quorum = SimpleNamespace(high_watermark=10, leads=True, epoch=1)
         asked = PartitionFetch(b"", 0, 10, 100, current_leader_epoch=1, high_watermark=knows)
-        incoming = SimpleNamespace(closed=False, reply=lambda reply, *_: self.told.append(reply))
+        self.refused: list[str] = []
+        incoming = SimpleNamespace(
+            closed=False,
+            reply=lambda reply, *_: self.told.append(reply),
+            refuse=lambda error: self.refused.append(str(error)),
+        )
         metadata = SimpleNamespace(log=self.log)
         parts = cast("tuple[Any, Any, Any]", (metadata, self.quorum, incoming))
         self.waiting = _Waiting(parts[0], parts[1], asked, parts[2], None, early=early)
@@ -53,6 +60,20 @@ def test_a_broker_hears_of_a_change_once_when_it_is_committed() -> None:
 def test_a_broker_hears_at_once_of_what_is_committed_and_new_to_it(knows: int) -> None:
     assert (Reader(early=False, knows=knows).hears(10, 10) is not None) is (knows == 9)
     assert Reader(early=False, knows=knows).hears(11, 11) == (11, 11)
+
+
+def test_who_waits_for_a_log_that_cannot_be_read_is_told_so() -> None:
+    reader, delayed = Reader(early=True), Delayed()
+    delayed.wait(reader.waiting, ("log",), 500)
+
+    def fails(*_: object) -> None:
+        raise StorageError("planted")
+
+    reader.log.end_offset, reader.log.read = 11, fails
+    delayed.touched("log")
+    with pytest.raises(StorageError):
+        delayed.run()
+    assert reader.refused == ["planted"]
 
 
 # ── whom a follower asks ──────────────────────────────────────────────────────────────────────────────

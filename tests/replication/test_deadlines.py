@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tidelog.protocol.errors import TidelogError
 from tidelog.replication.deadlines import Deadlines
 from tidelog.replication.delayed import Delayed
 from tidelog.testing.simulation.host import Host
@@ -29,6 +30,9 @@ class Waiting:
 
     def give_up(self) -> None:
         self.given_up_ms = int(asyncio.get_running_loop().time() * 1000)
+
+    def fail(self, error: TidelogError) -> None:
+        raise error
 
 
 async def wait_for(delayed: Delayed, deadlines: Deadlines, *after_ms: int) -> list[Waiting]:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.storage.planted import assert_caught
+from tidelog.protocol.errors import DamagedLog, TidelogError
 from tidelog.replication import delayed as module
 from tidelog.replication.delayed import Delayed
 
@@ -34,6 +35,9 @@ class Answer:
         assert not self.log, f"{self.name} is over"
         self.log.append("given up")
         self.then()
+
+    def fail(self, error: TidelogError) -> None:
+        self.log.append(f"failed: {error.code}")
 
 
 # ── the sentences ─────────────────────────────────────────────────────────────────────────────────────
@@ -176,7 +180,25 @@ def test_a_fault_in_one_answer_loses_no_wake_up_of_another() -> None:
         delayed.run()
     assert delayed.touched("q")
     delayed.run()
-    assert (bad.log, good.log) == (["completed"], ["completed"])
+    assert (bad.log[0], good.log) == ("completed", ["completed"])
+
+
+@pytest.mark.parametrize(("error", "code"), [(DamagedLog("planted"), DamagedLog.code), (OSError(5), -1)])
+@pytest.mark.parametrize("until", ["touched", "deadline"])
+def test_whoever_waits_is_told_of_the_fault_that_ended_its_waiting(
+    error: Exception, code: int, until: str
+) -> None:
+    delayed, answer = Delayed(), Answer()
+
+    def fails() -> bool:
+        raise error
+
+    delayed.wait(answer, ["p"], 100)
+    answer.try_complete = answer.give_up = fails  # type: ignore[method-assign, assignment]
+    delayed.touched("p")
+    with pytest.raises(type(error)):
+        delayed.run() if until == "touched" else delayed.expire(100)
+    assert (answer.log, len(delayed)) == ([f"failed: {code}"], 0)
 
 
 def test_who_has_just_looked_is_not_asked_again_before_something_changes() -> None:
@@ -238,6 +260,9 @@ class Sum:
         assert self.deadline <= self.clock.now
         assert sum(self.values[key] for key in self.keys) < self.wanted, "could have been answered"
         self.over = "given up"
+
+    def fail(self, error: TidelogError) -> None:
+        raise error
 
 
 def check_life(steps: list[Step], make: Callable[[], Delayed] = Delayed, repeat: int = 1) -> None:
@@ -303,6 +328,7 @@ class DoesNotLookAgainBeforeItWaits(Delayed):
                 return self.looks > 1 and operation.try_complete()
 
             give_up = operation.give_up
+            fail = operation.fail
 
         return super().wait(Sleepy(), keys, deadline_ms)  # type: ignore[arg-type]
 
