@@ -6,12 +6,13 @@ growing columns and is saved in blocks, each with its own checksum:
     u16 version, u16 width of the keys, u32 entries, u64 covered, u32 crc   then the keys, then the values
 
 `covered` is the position in the segment up to which its batches are described. A load takes the valid
-blocks from the front and forgets the rest, so that a cut, torn or scribbled file is only a shorter one,
-and whatever lies behind `covered` is scanned anew (docs/adr/0010).
+blocks from the front and forgets the rest, so that a cut, torn or scribbled file is only a shorter one, one
+whose sectors cannot be read an empty one, and whatever lies behind `covered` is scanned anew (docs/adr/0010).
 
 Keys never decrease, values strictly increase.
 """
 
+import errno
 import sys
 from array import array
 from bisect import bisect_right
@@ -35,7 +36,7 @@ TIMES: Final = "q"
 class SparseIndex:
     """Two columns, the first sorted: the greatest key at or below the one sought leads to a value."""
 
-    __slots__ = ("_kind", "_saved_bytes", "_saved_entries", "covered", "keys", "values")
+    __slots__ = ("_kind", "_saved_bytes", "_saved_entries", "covered", "keys", "problem", "values")
 
     def __init__(self, kind: Literal["I", "q"]) -> None:
         self._kind = kind
@@ -43,6 +44,8 @@ class SparseIndex:
         self.values = array("I")
         self.covered = 0
         """The log bytes that the saved blocks describe."""
+        self.problem: str | None = None
+        """Why the disk did not give the saved blocks."""
         self._saved_entries = 0
         self._saved_bytes = 0
 
@@ -92,12 +95,23 @@ class SparseIndex:
     def load(cls, kind: Literal["I", "q"], directory: Directory, name: str, log_size: int) -> "SparseIndex":
         """What the file's valid blocks say of the first `log_size` bytes; empty when nothing is to be believed."""
         index = cls(kind)
-        content = read_whole(directory, name) if directory.exists(name) else b""
+        content = index._read(directory, name) if directory.exists(name) else b""
         at = 0
         while (block_end := index._take_block(content, at, log_size)) is not None:
             at = block_end
         index._saved_entries, index._saved_bytes = len(index.keys), at
         return index
+
+    def _read(self, directory: Directory, name: str) -> bytes:
+        try:
+            return read_whole(directory, name)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            self.problem = (
+                f"{directory.path}/{name}: {error.strerror}"  # the batches can be read, or will tell
+            )
+            return b""
 
     def _take_block(self, content: bytes, at: int, log_size: int) -> int | None:
         """Add the block at that byte and say where it ends; None when it is not whole or contradicts the log."""

@@ -7,11 +7,12 @@ this keeps true (docs/STORAGE.md, 6; I-9, I-34, I-35):
 
 * A file is whole or absent after any crash (KAFKA-9892: written beside, flushed, renamed, names flushed).
 * No snapshot above the log's end is ever loaded: it holds batches that the log has lost.
-* One that cannot be read is reported and removed, and an older one is used: it can never become good again,
-  and left in place it would be reported at every start and hide the next one that rots.
+* One that cannot be read, be it that its sectors cannot, is reported and removed, and an older one is used: it can
+  never become good again, and left in place it would be reported at every start and hide the next one that rots.
 * One from a newer tidelog is neither used nor removed: the start is refused.
 """
 
+import errno
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
@@ -60,13 +61,22 @@ def load_at(directory: Directory, offset: Offset, log_start: Offset) -> Loaded:
             continue
         name = snapshot_name(at)
         try:
-            return Loaded(Producers.load(read_whole(directory, name)), at, tuple(problems))
+            return Loaded(Producers.load(_read(directory, name)), at, tuple(problems))
         except CorruptSnapshot as problem:
             problems.append(CorruptSnapshot(f"{directory.path}/{name}: {problem}; removed"))
             directory.remove(name)
         except UnsupportedFormat as error:
             raise UnsupportedFormat(f"{directory.path}/{name}: {error}") from error
     return Loaded(Producers(), log_start, tuple(problems))
+
+
+def _read(directory: Directory, name: str) -> bytes:
+    try:
+        return read_whole(directory, name)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise  # of files there are too many, say: it may be as good as ever
+        raise CorruptSnapshot(f"{error.strerror}") from error
 
 
 def remove_above(directory: Directory, log_end: Offset) -> list[Offset]:

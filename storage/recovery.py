@@ -212,6 +212,7 @@ class Opening:
         size = self._directory.size_of(segment.name)
         for _ in segment.resume(size, size, following):
             yield
+        self.findings.problems.extend(segment.problems)
         segment.check_last()
         if not self._said.clean and following == self._said.recovery_point:
             self._cut(segment, [])  # and what was cut before is cut for good
@@ -225,6 +226,7 @@ class Opening:
         said, size = self._said.recovery_point, self._directory.size_of(segment.name)
         for _ in segment.resume_below(said, size):
             yield
+        self.findings.problems.extend(segment.problems)
         segment.check_last()
         if segment.base_offset < said < segment.next_offset:
             raise DamagedLog(

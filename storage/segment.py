@@ -78,6 +78,7 @@ class Segment:
         "max_timestamp_offset",
         "next_offset",
         "pins",
+        "problems",
         "size",
         "stage",
     )
@@ -101,6 +102,8 @@ class Segment:
         self.begun_ms = self.appended_ms = 0
         """When its first and its last batch were appended, at the latest: by our clock, not by producers'."""
         self.pins = 0
+        self.problems: list[str] = []
+        """Which of its index files the disk did not give when it was asked last: they are made anew."""
         self._rewind_to_start()
 
     @property
@@ -266,6 +269,7 @@ class Segment:
         names = self._index_name(INDEX), self._index_name(TIME_INDEX)
         offsets = SparseIndex.load(OFFSETS, self._directory, names[0], trusted)
         times = SparseIndex.load(TIMES, self._directory, names[1], trusted)
+        self.problems = [index.problem for index in (offsets, times) if index.problem is not None]
         if offsets.covered != times.covered or not self._borne_out(offsets):
             offsets, times = SparseIndex(OFFSETS), SparseIndex(TIMES)
         self._indexes = offsets, times

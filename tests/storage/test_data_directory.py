@@ -264,6 +264,19 @@ def test_a_log_that_cannot_be_opened_is_offline_and_the_others_serve(node: Node)
     assert contents(data.logs[EVENTS]) == written
 
 
+@pytest.mark.parametrize("ending", [".index", ".timeindex", ".snapshot"])
+def test_a_cache_that_cannot_be_read_takes_no_log_offline_and_is_no_damage(node: Node, ending: str) -> None:
+    written = node.fill(ORDERS)
+    log = node.data.logs[ORDERS]
+    log.flush()
+    node.data.write_recovery_points().run()
+    name = [name for name in log.directory.names() if name.endswith(ending)][-1]
+    node.disk.fail_reads(f"{log.directory.path}/{name}", 0, 1 << 16)
+    data = node.kill_and_start()
+    assert (data.report.offline, data.life.worst) == ({}, CrashKind.PROCESS)
+    assert contents(data.logs[ORDERS]) == written
+
+
 def test_no_stop_is_clean_while_a_log_is_offline(node: Node) -> None:
     """KAFKA-15375."""
     node.fill(ORDERS)

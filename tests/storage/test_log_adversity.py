@@ -7,6 +7,7 @@ import pytest
 from tests.storage.logs import SMALL, Host, Keeper, batch, contents, offsets, placed
 from tidelog.protocol.batch import build, read_header, stamp
 from tidelog.protocol.errors import CorruptMessage, DamagedLog, DiskFull, InvalidRecord, StorageError
+from tidelog.storage import index, producer_snapshots
 from tidelog.storage.config import LogConfig
 from tidelog.storage.flushing import SEGMENTS_AT_ONCE
 from tidelog.storage.producer_snapshots import snapshot_name, snapshot_offsets
@@ -45,6 +46,40 @@ def test_a_read_that_fails_moves_no_end() -> None:
     assert host.log.end_offset == 24
     readable(host)
     assert contents(host.log) == whole
+
+
+@pytest.mark.parametrize("ending", [".index", ".timeindex"])
+def test_an_index_file_that_cannot_be_read_costs_a_walk_and_is_written_anew(ending: str) -> None:
+    host = filled(12)
+    whole = contents(host.log)
+    segment = host.log.segments[0]
+    segment.let_go()
+    name = segment.name.replace(".log", ending)
+    host.disk.fail_reads(f"{host.path}/{name}", 0, 1 << 16)
+    assert contents(host.log) == whole
+    assert host.log.offset_for_time(1050) == (10, 1050)
+    host.disk.medium.file_at(f"{host.path}/{name}").unreadable.clear()
+    written = host.directory.open(name).read_at(0, 1 << 16)
+    host.directory.open(name).truncate(0)
+    segment.let_go()
+    assert host.directory.open(name).read_at(0, 1 << 16) == written
+
+
+@pytest.mark.parametrize("ending", [".index", ".snapshot"])
+def test_a_cache_that_there_is_no_descriptor_for_is_not_taken_for_a_bad_one(
+    ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = filled(12)
+    host.stop()
+    before = host.disk.open_directory("/data/orders-0").names()
+
+    def fails(*_: object) -> bytes:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(index if ending == ".index" else producer_snapshots, "read_whole", fails)
+    with pytest.raises(OSError, match="too many"):
+        host.open(clean=True)
+    assert host.disk.open_directory("/data/orders-0").names() == before
 
 
 def test_an_append_while_the_indexes_cannot_be_read_overwrites_nothing() -> None:

@@ -377,8 +377,12 @@ def _rot(host: Host, name: str) -> None:
     )
 
 
+def _bad_sector(host: Host, name: str) -> None:
+    host.disk.fail_reads(f"{host.path}/{name}", 0, 1 << 16)
+
+
 @pytest.mark.parametrize("clean", [True, False])
-@pytest.mark.parametrize("harm", [_remove, _empty, _cut, _scribble, _rot])
+@pytest.mark.parametrize("harm", [_remove, _empty, _cut, _scribble, _rot, _bad_sector])
 @pytest.mark.parametrize("ending", [".index", ".timeindex", ".snapshot", "-checkpoint"])
 def test_harm_to_any_cache_changes_no_answer(
     ending: str, harm: Callable[[Host, str], None], clean: bool
@@ -397,7 +401,7 @@ def test_harm_to_any_cache_changes_no_answer(
     findings = host.open(clean=clean)
     assert state(host) == before
     assert findings.damage == []
-    if ending == "-checkpoint":
+    if ending == "-checkpoint" or harm is _bad_sector:
         assert findings.problems
 
 
