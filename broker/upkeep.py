@@ -161,6 +161,8 @@ class Upkeep:
                     raised |= retain(log, partition.high_watermark, now_ms)
             except (DiskFull, StorageError) as refused:
                 logger.warning("retention.refused partition=%s reason=%s", partition.name, refused)
+            except DamagedLog as damage:
+                _found_damage("retention", partition, damage)
             await asyncio.sleep(0)
         if raised and not await self._save_log_starts():
             return
@@ -275,9 +277,7 @@ class Upkeep:
             logger.warning("compaction.refused partition=%s reason=%s", partition.name, error)
             return False
         except DamagedLog as damage:
-            logger.error("compaction.damage partition=%s reason=%s", partition.name, damage)  # noqa: TRY400
-            if damage.base_offset >= 0:  # where it is not said, the scrubber finds it
-                partition.found_damage(damage)
+            _found_damage("compaction", partition, damage)
             return False
         outcome = compaction.outcome
         if outcome is not None:
@@ -308,6 +308,13 @@ class Upkeep:
 def _is_well(partition: Partition) -> bool:
     """Whether its log may be compacted: damage would end that again and again, and is cut off as soon as may be."""
     return partition.offline is None and partition.damage is None
+
+
+def _found_damage(who: str, partition: Partition, damage: DamagedLog) -> None:
+    """Say so, and have the partition mend it; where it is not said which segment it is, the scrubber finds it."""
+    logger.error("%s.damage partition=%s reason=%s", who, partition.name, damage)
+    if damage.base_offset >= 0:
+        partition.found_damage(damage)
 
 
 def _fits(partition: Partition, data: DataDirectory, size: int) -> bool:

@@ -6,6 +6,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from tidelog.storage.config import LogConfig
 from tidelog.testing import Cluster
 
 DEADLINE_S = 30.0
+HOUR_MS = 3600 * 1000
 SMALL = {"segment.bytes": 4096, "file.delete.delay.ms": 0}
 
 
@@ -246,6 +248,32 @@ async def test_others_have_their_turns_while_it_is_looked_which_of_many_logs_is_
     await upkeep._compact()
     task.cancel()
     assert (turns, upkeep.compactions) == (3, 0)
+
+
+def alone(**config: Any) -> tuple[Node, Upkeep]:
+    """A broker that leads a log nobody else has."""
+    node = Node(config=LogConfig(segment_bytes=4096, segment_ms=HOUR_MS, file_delete_delay_ms=0, **config))
+    node.lead(isr=(1,), min_isr=1)
+
+    async def saved() -> bool:
+        node.partition.saved_log_start = node.partition.log.log_start
+        return True
+
+    return node, Upkeep(node.replicas, node.context.clocks, UpkeepSettings(), save_log_starts=saved)
+
+
+async def test_damage_that_is_met_while_a_segment_is_closed_is_noted_and_ends_nothing() -> None:
+    node, upkeep = alone()
+    node.fill(7)
+    log = node.partition.log
+    log.flush()
+    segment = log.segments[-1]
+    segment.close()  # as `OpenSegments` does: its indexes are learnt from the file again
+    node.disk.rot(f"{log.directory.path}/{segment.name}", segment.size // 7 * 6 + 3)
+    node.now_ms += 2 * HOUR_MS
+    await upkeep._retain()
+    assert node.partition.damage is not None
+    assert node.partition.damage.base_offset == segment.base_offset
 
 
 @pytest.mark.slow
