@@ -43,7 +43,7 @@ from tidelog.storage.data_directory import DataDirectory
 from tidelog.storage.files import Directory
 from tidelog.storage.log import Log
 from tidelog.storage.log_compaction import Compaction, Compacts, CompactsElsewhere
-from tidelog.storage.retention import Leftovers, remove, retain, seal
+from tidelog.storage.retention import Leftovers, look, remove, retain, seal
 
 logger = logging.getLogger(__name__)
 
@@ -154,11 +154,11 @@ class Upkeep:
             if partition.offline is not None:
                 continue
             log, now_ms = partition.log, self._clocks.wall_ms()
+            look(log, self._clocks.boot_ms())
+            if partition.leadership is not None:
+                raised |= retain(log, partition.high_watermark, now_ms)
             try:
-                if partition.leadership is None:
-                    seal(log, now_ms)
-                else:
-                    raised |= retain(log, partition.high_watermark, now_ms)
+                seal(log, now_ms)
             except (DiskFull, StorageError) as refused:
                 logger.warning("retention.refused partition=%s reason=%s", partition.name, refused)
             except DamagedLog as damage:

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from tidelog.protocol.types import NO_OFFSET, Offset
 from tidelog.storage.log import Log
-from tidelog.storage.retention import newest_ms
+from tidelog.storage.retention import age_ms, oldest_age_ms
 from tidelog.storage.segment import MAX_RELATIVE_OFFSET, Segment
 
 PROCESS_MEMORY_BYTES: Final = 112 << 20
@@ -144,7 +144,7 @@ def cleanable(log: Log, committed: Offset, now_ms: int) -> list[Segment]:
             break
         if (
             segment.next_offset > first_dirty(log)
-            and now_ms - newest_ms(segment) < log.config.min_compaction_lag_ms
+            and age_ms(segment, now_ms, log.looked_ms) < log.config.min_compaction_lag_ms
         ):
             break
         found.append(segment)
@@ -235,19 +235,14 @@ def dirt(log: Log, committed: Offset, now_ms: int) -> Dirt:
     dirty = first_dirty(log)
     segments = cleanable(log, committed, now_ms)
     waiting = [segment for segment in segments if segment.next_offset > dirty and segment.size]
-    oldest = min((_oldest_ms(segment) for segment in waiting), default=now_ms)
     dirty_bytes = sum(segment.size for segment in waiting)
     return Dirt(
         clean_bytes=sum(segment.size for segment in segments) - dirty_bytes,
         dirty_bytes=dirty_bytes,
-        waiting_ms=now_ms - oldest,
+        waiting_ms=max((oldest_age_ms(segment, now_ms, log.looked_ms) for segment in waiting), default=0),
         min_ratio=log.config.min_cleanable_dirty_ratio,
         max_lag_ms=log.config.max_compaction_lag_ms,
     )
-
-
-def _oldest_ms(segment: Segment) -> int:
-    return segment.begun_ms if segment.first_timestamp < 0 else min(segment.first_timestamp, segment.begun_ms)
 
 
 def next_to_compact(logs: Sequence[tuple[Log, Dirt]]) -> Log | None:

@@ -41,7 +41,7 @@ from tidelog.storage.producer_replay import ProducerReplay
 from tidelog.storage.producers import Duplicate, Producers
 from tidelog.storage.readable import Readable
 from tidelog.storage.room import Room
-from tidelog.storage.segment import MAX_RELATIVE_OFFSET, Segment
+from tidelog.storage.segment import MAX_RELATIVE_OFFSET, NOT_SEEN, Segment
 
 SPARED_BYTES: Final = 16 << 20
 """A flush saves indexes and producers once so many bytes were appended: a start after a crash looks at the heads
@@ -88,6 +88,8 @@ class Log(Readable):
         """Compaction has seen all below (cleaner-offset-checkpoint); outside the log it means its start (C11)."""
         self.purge_floor: Offset = NO_OFFSET
         """Below it tombstones are gone (cleaner-purge-checkpoint); -1: offsets have no gaps here."""
+        self.looked_ms = 0
+        """When it was last looked how old its segments are (`retention.look`), by the boot clock."""
         self.compaction: Compacting | None = None
         """What is replacing segments now: whoever cuts, retires or closes the log ends it first (C10)."""
         self._check()
@@ -252,8 +254,8 @@ class Log(Readable):
             self._cut_back(segment, error, flush=len(group) > 1)
         start = group[0][0]
         position = segment.size
-        segment.begun_ms = segment.begun_ms if position else now_ms
-        segment.appended_ms = now_ms
+        segment.begun_ms = segment.begun_ms if position else NOT_SEEN
+        segment.appended_ms = NOT_SEEN
         self._since_snapshot += len(batches)
         try:
             segment.enter_all(position - start, group)
@@ -306,19 +308,6 @@ class Log(Readable):
             return True
         begun, now = segment.first_timestamp, header.max_timestamp
         return now - begun > self.config.segment_ms and NO_TIMESTAMP not in (begun, now)
-
-    def roll_if_old(self, now_ms: int) -> bool:
-        """Close the newest segment when nothing came to do so: retention and compaction take whole segments.
-
-        By its first record's time or by ours, whichever is older: a clock that jumps closes one early at worst.
-        """
-        segment, most = self._segments[-1], self.config.segment_ms
-        if self.config.compacts:
-            most = min(most, self.config.max_compaction_lag_ms)
-        begun = segment.begun_ms
-        if segment.first_timestamp != NO_TIMESTAMP:
-            begun = min(begun, segment.first_timestamp)
-        return now_ms - begun > most and self.roll()
 
     def roll(self) -> bool:
         """Begin a new segment now, unless the newest is empty."""

@@ -128,8 +128,6 @@ class Opening:
         self.findings.problems.extend(str(problem) for problem in replay.problems)
         yield from replay.steps(now_ms)
         durable = end if self._epochs_saved else min(end, self._said.recovery_point)
-        for segment in self._segments:
-            segment.begun_ms = segment.appended_ms = now_ms  # at the latest
         contents = Contents(self._segments, epochs, replay.producers, log_start, durable, self._epochs_saved)
         self._log = Log(self._directory, self._config, self._keeper, contents)
 

@@ -28,6 +28,8 @@ TIME_INDEX: Final = ".timeindex"
 RETIRED: Final = ".deleted"
 """The ending of a file that has left the log and waits to be removed."""
 MAX_RELATIVE_OFFSET: Final = 2**31 - 1
+NOT_SEEN: Final = 1 << 62
+"""No look has found it here yet (`retention.look`): later than any that has."""
 _CURSORS: Final = 16
 _LOOKUP_BYTES: Final = 16 << 10
 _LEARNT: Final = (
@@ -99,8 +101,9 @@ class Segment:
         self.base_offset = base_offset
         self.stage = stage
         """What its file's name ends with for as long as it is not, or was not, a segment of the log (`swap`)."""
-        self.begun_ms = self.appended_ms = 0
-        """When its first and its last batch were appended, at the latest: by our clock, not by producers'."""
+        self.begun_ms = self.appended_ms = NOT_SEEN
+        """Which look has first found its first and its last batch here (`retention.look`): they came before, at the
+        latest. By the boot clock, which never steps, and not by producers'."""
         self.pins = 0
         self.problems: list[str] = []
         """Which of its index files the disk did not give when it was asked last: they are made anew."""

@@ -75,7 +75,7 @@ class Swap:
         new.indexes()
         self._file = new.pin()
         old = self._log.replace(new, self._cleaned.bases)
-        new.begun_ms = min(segment.begun_ms for segment in old)
+        new.begun_ms = min(segment.begun_ms for segment in old)  # `NOT_SEEN` is later than any look
         new.appended_ms = max(segment.appended_ms for segment in old)
         for segment in old:
             segment.close()

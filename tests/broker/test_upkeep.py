@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.broker.node import TOPIC_ID, Node
+from tests.broker.node import TOPIC_ID, Node, records
+from tidelog.broker.requests.context import Clocks
 from tidelog.broker.upkeep import Upkeep, UpkeepSettings
 from tidelog.client.admin import NewTopic
 from tidelog.client.io.client import Client
@@ -23,6 +24,7 @@ from tidelog.testing import Cluster
 
 DEADLINE_S = 30.0
 HOUR_MS = 3600 * 1000
+YEAR_MS = 365 * 24 * HOUR_MS
 SMALL = {"segment.bytes": 4096, "file.delete.delay.ms": 0}
 
 
@@ -250,8 +252,8 @@ async def test_others_have_their_turns_while_it_is_looked_which_of_many_logs_is_
     assert (turns, upkeep.compactions) == (3, 0)
 
 
-def alone(**config: Any) -> tuple[Node, Upkeep]:
-    """A broker that leads a log nobody else has."""
+def alone(ahead_ms: int = 0, **config: Any) -> tuple[Node, Upkeep]:
+    """A broker that leads a log nobody else has. Its wall clock goes forward by so much before logs are looked at."""
     node = Node(config=LogConfig(segment_bytes=4096, segment_ms=HOUR_MS, file_delete_delay_ms=0, **config))
     node.lead(isr=(1,), min_isr=1)
 
@@ -259,7 +261,8 @@ def alone(**config: Any) -> tuple[Node, Upkeep]:
         node.partition.saved_log_start = node.partition.log.log_start
         return True
 
-    return node, Upkeep(node.replicas, node.context.clocks, UpkeepSettings(), save_log_starts=saved)
+    clocks = Clocks(lambda: node.now_ms, lambda: node.now_ms + ahead_ms, lambda: node.now_ms)
+    return node, Upkeep(node.replicas, clocks, UpkeepSettings(), save_log_starts=saved)
 
 
 async def test_damage_that_is_met_while_a_segment_is_closed_is_noted_and_ends_nothing() -> None:
@@ -274,6 +277,17 @@ async def test_damage_that_is_met_while_a_segment_is_closed_is_noted_and_ends_no
     await upkeep._retain()
     assert node.partition.damage is not None
     assert node.partition.damage.base_offset == segment.base_offset
+
+
+async def test_a_wall_clock_that_is_put_right_takes_nothing_that_came_while_it_was_behind() -> None:
+    node, upkeep = alone(ahead_ms=YEAR_MS, retention_ms=HOUR_MS)
+    for number in range(51):
+        node.produce(records(1, now_ms=YEAR_MS + node.now_ms + number))
+    await upkeep._retain()
+    assert node.partition.log.log_start == 0
+    node.now_ms += 2 * HOUR_MS
+    await upkeep._retain()
+    assert node.partition.log.log_start == 51
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ from tidelog.storage.files import Directory
 from tidelog.storage.log import Log
 from tidelog.storage.log_compaction import Compaction
 from tidelog.storage.producers import Producers
-from tidelog.storage.retention import Leftovers, remove, retain
+from tidelog.storage.retention import Leftovers, look, remove, retain, seal
 from tidelog.testing.simulation.faults import WHENS, Crash, Killed, PowerCut, When
 
 CONFIG = LogConfig(
@@ -149,7 +149,10 @@ class Compacted:
 
     def retain(self) -> None:
         """What retention does, as its owner does it."""
-        if retain(self.log, self.durable, self.now_ms):
+        look(self.log, self.now_ms)
+        raised = retain(self.log, self.durable, self.now_ms)
+        seal(self.log, self.now_ms)
+        if raised:
             self.node.data.write_log_starts().run()
             self.log_start = self.log.log_start
         self.leftovers.take(self.log, self.now_ms)

@@ -7,16 +7,20 @@ from random import Random
 import pytest
 
 from tests.storage.compacted import CONFIG, Compacted
+from tests.storage.logs import SMALL, Host, batch
 from tidelog.protocol.errors import TidelogError
 from tidelog.protocol.types import NO_TIMESTAMP
 from tidelog.storage import retention
+from tidelog.storage.cleaning import cleanable
 from tidelog.storage.config import LogConfig
 from tidelog.storage.data_directory import DataDirectory
 from tidelog.storage.log import Log
-from tidelog.storage.retention import newest_ms, remove, retain, wanted_log_start
+from tidelog.storage.retention import look, remove, retain, seal, wanted_log_start
+from tidelog.storage.segment import NOT_SEEN
 from tidelog.testing.simulation.faults import Crash, Killed, PowerCut
 
-DAY = 24 * 3600 * 1000
+HOUR = 3600 * 1000
+DAY = 24 * HOUR
 DELETING = replace(CONFIG, cleanup_policy="delete", retention_ms=1000, file_delete_delay_ms=500)
 
 
@@ -25,14 +29,19 @@ class Aged:
     size: int
     next_offset: int
     max_timestamp: int = 0
-    appended_ms: int = 1 << 60
+    appended_ms: int = NOT_SEEN
 
 
 def start(
-    segments: list[Aged], now_ms: int = 0, log_start: int = 0, committed: int = 1 << 60, **config: object
+    segments: list[Aged],
+    now_ms: int = 0,
+    log_start: int = 0,
+    committed: int = 1 << 60,
+    looked_ms: int = 0,
+    **config: object,
 ) -> int:
     settings = replace(LogConfig(retention_ms=-1), **config)  # type: ignore[arg-type]  # fields of LogConfig
-    return wanted_log_start(segments, settings, log_start, committed, now_ms)
+    return wanted_log_start(segments, settings, log_start, committed, now_ms, looked_ms)
 
 
 FOUR = [Aged(100, 10, 1000), Aged(100, 20, 2000), Aged(100, 30, 3000), Aged(50, 35, 4000)]
@@ -68,11 +77,17 @@ def test_what_lies_below_the_log_start_goes_whatever_the_policy_is() -> None:
     assert start(FOUR, 99_999, 0, cleanup_policy="compact,delete", retention_ms=1000) == 35
 
 
-def test_a_record_from_the_future_counts_from_when_it_was_appended() -> None:
+def test_a_record_from_the_future_counts_from_when_it_was_seen_here() -> None:
     future = Aged(100, 10, 1 << 50, appended_ms=2000)
-    assert newest_ms(future) == 2000
-    assert start([future], 3001, retention_ms=1000) == 10
-    assert newest_ms(Aged(1, 1, NO_TIMESTAMP, appended_ms=7)) == 7
+    assert start([future], 0, looked_ms=3000, retention_ms=1000) == 0
+    assert start([future], 0, looked_ms=3001, retention_ms=1000) == 10
+
+
+def test_records_without_a_time_count_from_when_they_were_seen_here() -> None:
+    timeless = Aged(100, 10, NO_TIMESTAMP, appended_ms=2000)
+    assert start([timeless], 1 << 50, looked_ms=3000, retention_ms=1000) == 0
+    assert start([timeless], 0, looked_ms=3001, retention_ms=1000) == 10
+    assert start([Aged(100, 10, NO_TIMESTAMP)], 1 << 50, looked_ms=3001, retention_ms=1000) == 0
 
 
 def test_a_clock_that_goes_back_deletes_nothing() -> None:
@@ -94,7 +109,7 @@ def aging(seed: int = 1, batches: int = 30) -> Compacted:
 def test_a_log_keeps_what_is_young_and_its_files_stay_a_little_longer() -> None:
     life = aging()
     files = len([name for name in life.log.directory.names() if name.endswith(".log")])
-    gone = [segment for segment in life.log.segments if life.now_ms - newest_ms(segment) > 1000]
+    gone = [segment for segment in life.log.segments if life.now_ms - segment.max_timestamp > 1000]
     life.retain()
     assert life.log.log_start == gone[-1].next_offset
     assert len(life.leftovers) == len(gone)
@@ -138,15 +153,13 @@ def test_the_newest_segment_goes_only_when_a_new_one_has_begun() -> None:
 
 def test_what_was_deleted_to_the_end_goes_whoever_has_raised_the_log_start() -> None:
     """Somebody asked for it, or the leader has done so: this log's owner never leads."""
-    for keep in (retention.seal, lambda log, now_ms: retain(log, log.end_offset, now_ms)):
-        life = aging(batches=2)
-        log = life.log
-        log.raise_log_start(log.end_offset)
-        keep(log, life.now_ms)
-        life.leftovers.take(log, life.now_ms)
-        assert ([segment.size for segment in log.segments], len(life.leftovers)) == ([0], 1)
-        keep(log, life.now_ms)
-        assert len(log.segments) == 1
+    life = aging(batches=2)
+    log = life.log
+    log.raise_log_start(log.end_offset)
+    assert seal(log, life.now_ms)
+    life.leftovers.take(log, life.now_ms)
+    assert ([segment.size for segment in log.segments], len(life.leftovers)) == ([0], 1)
+    assert not seal(log, life.now_ms)
 
 
 def test_the_newest_segment_stays_while_some_of_it_is_not_committed() -> None:
@@ -163,21 +176,90 @@ def test_a_segment_that_nothing_is_appended_to_is_closed_when_it_is_old() -> Non
     log = life.log
     log.reconfigure(replace(DELETING, segment_ms=5000, retention_ms=-1))
     before = len(log.segments)
-    assert not retain(log, life.durable, life.now_ms)
-    assert len(log.segments) == before
+    assert not seal(log, life.now_ms)
     life.now_ms += 6000
-    retain(log, life.durable, life.now_ms)
+    assert seal(log, life.now_ms)
     assert len(log.segments) == before + 1
     life.now_ms += 6000
-    retain(log, life.durable, life.now_ms)
-    assert len(log.segments) == before + 1, "an empty segment needs no other"
+    assert not seal(log, life.now_ms), "an empty segment needs no other"
 
 
 def test_a_log_that_has_to_be_compacted_in_time_closes_its_segment_in_time() -> None:
     life = aging(batches=2)
     life.log.reconfigure(replace(CONFIG, max_compaction_lag_ms=300))
-    assert not life.log.roll_if_old(life.now_ms)
-    assert life.log.roll_if_old(life.now_ms + 301)
+    assert not seal(life.log, life.now_ms)
+    assert seal(life.log, life.now_ms + 301)
+
+
+# ── clocks ────────────────────────────────────────────────────────────────────────────────────────────
+
+NOW = 20_000 * DAY
+"""What the time is in truth, and by the records."""
+WEEK = replace(SMALL, retention_ms=7 * DAY, segment_ms=30 * DAY)
+
+
+def written(clock_ms: int, config: LogConfig = WEEK, time_ms: int = NOW) -> Host:
+    """A log with records of that time, appended while the wall clock said this; looked at an hour after the boot."""
+    host = Host(1, config)
+    for number in range(40):
+        host.log.append(batch(size=100, time=time_ms + number), 0, clock_ms)
+    host.flush()
+    look(host.log, HOUR)
+    return host
+
+
+def kept(host: Host, now_ms: int, boot_ms: int = 2 * HOUR) -> int:
+    """How many records are left at another look."""
+    look(host.log, boot_ms)
+    retain(host.log, host.log.end_offset, now_ms)
+    return host.log.end_offset - host.log.log_start
+
+
+def test_what_was_appended_while_the_clock_was_behind_stays_when_it_is_put_right() -> None:
+    assert kept(written(NOW - 8 * DAY), NOW + 60_000) == 40
+
+
+def test_a_log_that_was_opened_while_the_clock_was_behind_stays_when_it_is_put_right() -> None:
+    host = written(NOW)
+    host.stop()
+    host.open(clean=True)  # by a clock that stands at 1970
+    look(host.log, 0)
+    assert kept(host, NOW + 60_000) == 40
+
+
+def test_what_the_clock_says_at_the_append_changes_no_record_s_age() -> None:
+    for clock_ms in (0, NOW, NOW + 100 * DAY):
+        host = written(clock_ms)
+        assert (kept(host, NOW + 7 * DAY), kept(host, NOW + 8 * DAY)) == (40, 0)
+
+
+def test_records_from_the_future_go_when_they_were_here_for_long_enough() -> None:
+    host = written(NOW, time_ms=NOW + 100 * DAY)
+    assert kept(host, NOW, HOUR + 7 * DAY) == 40
+    assert kept(host, NOW, HOUR + 7 * DAY + 1) == 0
+
+
+def test_what_came_since_the_last_look_is_new_however_long_its_segment_was_here() -> None:
+    host = written(NOW, time_ms=NOW + 100 * DAY)
+    last = host.log.segments[-1].base_offset
+    assert host.log.append(batch(time=NOW), 0, NOW).base_offset > last, "it is in the same segment"
+    assert kept(host, NOW, 9 * DAY) == host.log.end_offset - last
+
+
+def test_what_is_young_is_not_compacted_because_the_clock_was_behind() -> None:
+    host = written(NOW - 8 * DAY, replace(WEEK, cleanup_policy="compact", min_compaction_lag_ms=DAY))
+    assert cleanable(host.log, host.log.end_offset, NOW + 60_000) == []
+    assert cleanable(host.log, host.log.end_offset, NOW + 2 * DAY) == list(host.log.segments[:-1])
+
+
+def test_a_segment_is_closed_in_time_also_after_a_clock_that_was_ahead() -> None:
+    host = written(NOW + 100 * DAY, time_ms=NOW + 100 * DAY)
+    assert not seal(host.log, NOW)
+    look(host.log, HOUR + 30 * DAY + 1)
+    assert seal(host.log, NOW)
+
+
+# ── settings, crashes ─────────────────────────────────────────────────────────────────────────────────
 
 
 def test_other_settings_hold_from_now_on() -> None:
@@ -261,14 +343,14 @@ def a_watermark_that_bounds_nothing(plant: pytest.MonkeyPatch) -> None:
     plant.setattr(
         retention,
         "wanted_log_start",
-        lambda segments, config, log_start, _, now_ms: wanted_log_start(
-            segments, config, log_start, 1 << 60, now_ms
+        lambda segments, config, log_start, _, now_ms, looked_ms: wanted_log_start(
+            segments, config, log_start, 1 << 60, now_ms, looked_ms
         ),
     )
 
 
 def timestamps_that_are_believed(plant: pytest.MonkeyPatch) -> None:
-    plant.setattr(retention, "newest_ms", lambda segment: segment.max_timestamp)
+    plant.setattr(retention, "age_ms", lambda segment, now_ms, _: now_ms - segment.max_timestamp)
 
 
 PLANTS: dict[Plant, Callable[[], None]] = {
@@ -276,7 +358,7 @@ PLANTS: dict[Plant, Callable[[], None]] = {
     files_that_go_from_the_newest_on: crash_anywhere,
     files_that_go_at_once: test_a_log_keeps_what_is_young_and_its_files_stay_a_little_longer,
     a_watermark_that_bounds_nothing: test_the_newest_segment_stays_while_some_of_it_is_not_committed,
-    timestamps_that_are_believed: test_a_record_from_the_future_counts_from_when_it_was_appended,
+    timestamps_that_are_believed: test_a_record_from_the_future_counts_from_when_it_was_seen_here,
 }
 
 
