@@ -310,10 +310,14 @@ class Log(Readable):
         return now - begun > self.config.segment_ms and NO_TIMESTAMP not in (begun, now)
 
     def roll(self) -> bool:
-        """Begin a new segment now, unless the newest is empty."""
+        """Begin a new segment now, unless the newest is empty.
+
+        Also where a write did not fit: an empty file needs a name only, and what is closed may go and make room.
+        """
         if not self._segments[-1].size:
             return False
-        self._check_writable()
+        if self.is_offline:
+            self._check_writable()
         self._roll()
         return True
 

@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from tidelog.broker.requests.context import Clocks
 from tidelog.broker.upkeep import Upkeep, UpkeepSettings
 from tidelog.client.admin import NewTopic
 from tidelog.client.io.client import Client
-from tidelog.protocol.errors import InvalidRecord
+from tidelog.protocol.errors import DiskFull, InvalidRecord
 from tidelog.protocol.records import encode
 from tidelog.protocol.types import TopicPartition
 from tidelog.replication.followership import StartAt, Wait
 from tidelog.storage.config import LogConfig
+from tidelog.storage.segment import Segment
 from tidelog.testing import Cluster
 
 DEADLINE_S = 30.0
@@ -263,6 +265,29 @@ def alone(ahead_ms: int = 0, **config: Any) -> tuple[Node, Upkeep]:
 
     clocks = Clocks(lambda: node.now_ms, lambda: node.now_ms + ahead_ms, lambda: node.now_ms)
     return node, Upkeep(node.replicas, clocks, UpkeepSettings(), save_log_starts=saved)
+
+
+async def test_a_disk_that_is_full_is_freed_by_retention_although_no_segment_can_be_begun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node, upkeep = alone(retention_ms=HOUR_MS)
+    node.fill(300)
+    node.partition.log.flush()
+    node.disk.capacity = node.disk.medium.used + 10
+    assert node.produce().error == DiskFull.code
+    monkeypatch.setattr(Segment, "create", no_room)
+    node.now_ms += 10 * HOUR_MS
+    before = len(node.partition.log.segments)
+    await upkeep._retain()
+    await upkeep._remove()
+    assert (before > 3, len(node.partition.log.segments)) == (True, 1)
+    monkeypatch.undo()
+    node.replicas.probe(node.now_ms, node.now_ms)
+    assert node.produce(acks=1).error == 0
+
+
+def no_room(_: Segment) -> None:
+    raise OSError(ENOSPC, "No space left on device")
 
 
 async def test_damage_that_is_met_while_a_segment_is_closed_is_noted_and_ends_nothing() -> None:

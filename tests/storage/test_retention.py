@@ -1,22 +1,24 @@
 """Retention: which segments go, and that a crash at any step of their going leaves a log that begins where it should."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from errno import ENOSPC
 from random import Random
 
 import pytest
 
 from tests.storage.compacted import CONFIG, Compacted
 from tests.storage.logs import SMALL, Host, batch
-from tidelog.protocol.errors import TidelogError
+from tidelog.protocol.errors import DiskFull, StorageError, TidelogError
 from tidelog.protocol.types import NO_TIMESTAMP
 from tidelog.storage import retention
 from tidelog.storage.cleaning import cleanable
 from tidelog.storage.config import LogConfig
 from tidelog.storage.data_directory import DataDirectory
 from tidelog.storage.log import Log
-from tidelog.storage.retention import look, remove, retain, seal, wanted_log_start
-from tidelog.storage.segment import NOT_SEEN
+from tidelog.storage.retention import Leftovers, look, remove, retain, seal, wanted_log_start
+from tidelog.storage.segment import NOT_SEEN, Segment
 from tidelog.testing.simulation.faults import Crash, Killed, PowerCut
 
 HOUR = 3600 * 1000
@@ -257,6 +259,70 @@ def test_a_segment_is_closed_in_time_also_after_a_clock_that_was_ahead() -> None
     assert not seal(host.log, NOW)
     look(host.log, HOUR + 30 * DAY + 1)
     assert seal(host.log, NOW)
+
+
+# ── a full disk ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def full(batches: int) -> Host:
+    """A log in which a write did not fit; its newest segment is not empty."""
+    host = Host(1, replace(SMALL, segment_ms=HOUR, retention_ms=2 * HOUR))
+    for _ in range(batches):
+        host.log.append(batch(size=100), 0, 0)
+    host.flush()
+    host.disk.capacity = host.disk.medium.used + 50
+    with suppress(DiskFull):
+        host.log.append(batch(size=100), 0, 0)
+    assert host.log.is_full
+    return host
+
+
+def freed(host: Host) -> bool:
+    """Whether what lies below the start goes, and the log is written to again; its start is durable by now."""
+    leftovers = Leftovers()
+    leftovers.take(host.log, 0)
+    remove(leftovers.due(1 << 60))
+    return host.log.probe()
+
+
+def test_what_is_too_old_goes_from_a_log_that_waits_for_room() -> None:
+    for batches, enough in ((42, True), (1, False)):
+        host = full(batches)
+        assert not host.log.probe()
+        assert retain(host.log, host.log.end_offset, 10 * HOUR)
+        assert seal(host.log, 10 * HOUR)
+        assert freed(host) == enough
+        assert (host.log.log_start, host.log.size) == (host.log.end_offset, 0)
+        assert host.directory.free_space() > 150
+
+
+def test_what_was_deleted_on_request_goes_from_a_log_that_waits_for_room() -> None:
+    host = full(42)
+    host.log.raise_log_start(host.log.end_offset)
+    assert seal(host.log, 0)
+    assert freed(host)
+
+
+def test_old_segments_go_also_where_no_new_one_can_be_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No name can be made either."""
+    host = full(42)
+    monkeypatch.setattr(Segment, "create", no_room)
+    assert retain(host.log, host.log.end_offset, 10 * HOUR)
+    with pytest.raises(DiskFull):
+        seal(host.log, 10 * HOUR)
+    assert freed(host)
+    assert len(host.log.segments) == 1
+
+
+def no_room(_: Segment) -> None:
+    raise OSError(ENOSPC, "No space left on device")
+
+
+def test_a_log_that_is_offline_begins_no_segment() -> None:
+    host = full(42)
+    host.log._refusal = StorageError("it failed")
+    with pytest.raises(StorageError, match="it failed"):
+        seal(host.log, 10 * HOUR)
 
 
 # ── settings, crashes ─────────────────────────────────────────────────────────────────────────────────
