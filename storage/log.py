@@ -139,8 +139,9 @@ class Log(Readable):
         without a copy. Raises before anything is changed. `header`: the batch's, where it was read already.
         """
         header = self.check_new(batch, header)
-        if self._refusal is not None:
-            raise self._refusal
+        refused = self._refusal
+        if refused is not None and not self.is_full:  # what is known of producers may be wrong
+            raise refused
         # Nearly every batch is of the last one's epoch, which was looked at.
         if not (0 <= leader_epoch == self.epochs.latest) and leader_epoch < max(self._latest_epoch, 0):
             raise InvalidAppend(f"{self}: epoch {leader_epoch} follows epoch {self._latest_epoch}")
@@ -148,6 +149,8 @@ class Log(Readable):
         if isinstance(known, Duplicate):
             then = known.timestamp if self.config.appends_time else NO_TIMESTAMP
             return Appended(known.first_offset, known.last_offset + 1, True, then)
+        if refused is not None:
+            raise refused
         writable = memoryview(batch)
         if self._dresses or writable.readonly:
             writable, header = as_configured(batch, header, self.config, now_ms)

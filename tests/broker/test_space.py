@@ -7,6 +7,7 @@ from contextlib import nullcontext
 import pytest
 
 from tests.broker.node import PLACE, Node, records
+from tests.broker.test_produce import fill_the_disk
 from tests.protocol.io.peers import until
 from tidelog.broker.flusher import Flusher, FlushSettings
 from tidelog.broker.space import LOOK_BYTES, look_at
@@ -67,6 +68,20 @@ def test_a_retry_of_what_is_there_is_answered_and_what_it_may_not_be_is_said(nod
     )
     wrong = node.produce(bytes(records(1, producer_id=7, producer_epoch=0, base_sequence=9)))
     assert wrong.error == OutOfOrderSequenceNumber.code
+
+
+def test_a_retry_of_what_is_there_is_answered_also_when_another_batch_did_not_fit(node: Node) -> None:
+    first, second = (bytes(records(1, producer_id=7, producer_epoch=0, base_sequence=n)) for n in (0, 1))
+    node.produce(first)
+    node.fetched(2, 1)
+    node.fetched(3, 1)
+    fill_the_disk(node)
+    assert node.produce(second).error == DiskFull.code
+    assert node.partition.log.is_full
+    low(node)
+    again = node.produce(first)
+    assert (again.error, again.entry.base_offset) == (0, 0)
+    assert node.produce(second).error == DiskFull.code
 
 
 def test_groups_commits_go_on_so_that_whoever_reads_goes_on(node: Node) -> None:
