@@ -40,13 +40,13 @@ from tidelog.protocol.batch import (
 from tidelog.protocol.errors import CorruptMessage, DamagedLog
 from tidelog.protocol.records import are_there_nils, decode, keys_of, thinned
 from tidelog.protocol.types import NO_EPOCH, NO_OFFSET, Buffer, Epoch, Offset
+from tidelog.storage.cleaned_segment import Writer
 from tidelog.storage.cleaning import Cleaned, Outcome, Plan, Said, Source
 from tidelog.storage.config import MAX_BATCH_BYTES
 from tidelog.storage.files import Directory, File
 from tidelog.storage.key_map import KeyMap, KeySet, represented
-from tidelog.storage.open_segments import OpenSegments
 from tidelog.storage.scan import Scan
-from tidelog.storage.segment import Segment, segment_name
+from tidelog.storage.segment import segment_name
 
 BLOCK = 256 << 10
 """Bytes of log that are read at once, and that a key's place is exact to."""
@@ -54,8 +54,6 @@ RECORDS_PER_STEP = 500
 """Keys that are looked at before somebody else gets a turn."""
 _HEADS_PER_STEP: Final = 64
 """Batches whose heads alone are read: each of them may be a read of its own."""
-CLEANED: Final = ".cleaned"
-"""The ending of a segment that is being written and is not of the log yet."""
 _OF_A_TRANSACTION: Final = TRANSACTIONAL | CONTROL
 
 
@@ -118,44 +116,6 @@ class Reader:
 
     def _read(self, position: int, length: int) -> memoryview:
         return memoryview(self._file.read_at(position, length))
-
-
-class Writer:
-    """A new segment, written beside the log."""
-
-    def __init__(self, directory: Directory, base_offset: Offset, interval: int) -> None:
-        self.segment = Segment(directory, base_offset, OpenSegments(), interval, CLEANED)
-        self.segment.create()
-        self._waiting: list[Buffer] = []
-        self._heads: list[BatchHeader] = []
-        self._bytes = 0
-
-    def add(self, header: BatchHeader, batch: Buffer) -> None:
-        """This batch is the next."""
-        self._waiting.append(batch)
-        self._heads.append(header)
-        self._bytes += header.size
-        if self._bytes >= BLOCK:
-            self.write()
-
-    def write(self) -> None:
-        """Write what waits."""
-        if self._waiting:
-            self.segment.write(b"".join(self._waiting))
-        for header in self._heads:
-            self.segment.enter(self.segment.size, header)
-        self._waiting, self._heads, self._bytes = [], [], 0
-
-    def finish(self) -> tuple[int, ...]:
-        """All is written; what the segment knows of itself."""
-        self.write()
-        self.segment.seal()
-        self.segment.close()
-        return tuple(self.segment.known())
-
-    def give_up(self) -> None:
-        """Remove what was written."""
-        self.segment.remove()
 
 
 @dataclass(slots=True)
@@ -445,7 +405,7 @@ class Compactor:
             yield Cleaned(tuple(source.base_offset for source in group), known, self.purge_floor)
 
     def _begin(self, source: Source) -> Writer:
-        self._writer = Writer(self._directory, source.base_offset, self._plan.index_interval_bytes)
+        self._writer = Writer(self._directory, source.base_offset, self._plan.index_interval_bytes, BLOCK)
         return self._writer
 
     def _compact_mapped(self, reader: Reader, mapped: Mapped) -> Iterator[Said]:

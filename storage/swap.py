@@ -22,8 +22,8 @@ from typing import Final
 
 from tidelog.protocol.errors import DamagedLog
 from tidelog.protocol.types import Offset
+from tidelog.storage.cleaned_segment import CLEANED
 from tidelog.storage.cleaning import Cleaned
-from tidelog.storage.compaction import CLEANED
 from tidelog.storage.files import TEMPORARY, Directory, File
 from tidelog.storage.log import Log
 from tidelog.storage.open_segments import OpenSegments

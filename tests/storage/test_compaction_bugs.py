@@ -23,6 +23,7 @@ from tidelog.protocol.errors import TidelogError
 from tidelog.protocol.records import decode
 from tidelog.protocol.types import Offset
 from tidelog.storage import cleaning, compaction, data_directory, key_map, log_compaction, recovery, swap
+from tidelog.storage.cleaned_segment import CLEANED
 from tidelog.storage.cleaning import Plan, Said
 from tidelog.storage.compaction import Compactor
 from tidelog.storage.files import Directory
@@ -44,7 +45,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 def a_swap_without_a_flush(plant: pytest.MonkeyPatch) -> None:
     def planted(self: swap.Swap) -> None:
-        written = self._new.name.removesuffix(swap.SWAP) + compaction.CLEANED
+        written = self._new.name.removesuffix(swap.SWAP) + CLEANED
         self._directory.rename(written, self._new.name)
         self._directory.flush()
         self.state = swap.State.COMMITTED
