@@ -19,14 +19,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
-from tidelog.broker.client_batch import check_client_batch, check_times
+from tidelog.broker.client_batch import check_client_batch, check_keyed, check_times
 from tidelog.broker.damage import Damage, step_of_cut, with_damage
 from tidelog.broker.leadership import Leadership, Surroundings
 from tidelog.controller.image import PartitionState
 from tidelog.protocol.batch import HEADER_SIZE, BatchHeader, read_header
 from tidelog.protocol.errors import (
     DamagedLog,
-    InvalidRecord,
     InvalidTimestamp,
     LeaderNotAvailable,
     NotEnoughReplicas,
@@ -38,7 +37,6 @@ from tidelog.protocol.errors import (
     TidelogError,
 )
 from tidelog.protocol.messages import ACKS_ALL, EpochEnd, PartitionFetch
-from tidelog.protocol.records import keys_of
 from tidelog.protocol.types import (
     NO_BROKER,
     NO_EPOCH,
@@ -289,9 +287,7 @@ class Partition:
         leadership = self.led(believed_epoch)
         header = check_client_batch(batch, acks)
         if self.log.config.compacts:
-            self.log.check_new(batch, header)
-            if None in keys_of(batch, header)[0]:
-                raise InvalidRecord(f"{self.name} is compacted: every record needs a key")
+            check_keyed(batch, self.log.check_new(batch, header), self.name)
         if not self.log.config.takes_any_time:
             self._check_times(batch, header, wall_ms)
         if acks == ACKS_ALL and not leadership.has_enough_replicas:

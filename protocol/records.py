@@ -63,9 +63,6 @@ _unpack: Final = msgspec.msgpack.Decoder(
     tuple[list[int] | None, list[bytes | None] | None, list[bytes | None], msgspec.Raw, list[int] | None]
 ).decode
 # Names and values alternate, which no type says: `_are_headers` looks.
-_unpack_keys: Final = msgspec.msgpack.Decoder(
-    tuple[msgspec.Raw, list[bytes | None] | None, msgspec.Raw, msgspec.Raw, msgspec.Raw]
-).decode
 _unpack_others: Final = msgspec.msgpack.Decoder(
     tuple[list[int] | None, msgspec.Raw, msgspec.Raw, msgspec.Raw, list[int] | None]
 ).decode
@@ -158,9 +155,15 @@ class Columns:
             deltas if any(deltas) else None,
             None if keys.count(None) == len(keys) else keys,
             values,
-            _flat([self.headers[place] for place in places]),
+            self._selected_headers(places),
             None if gaps == list(range(len(gaps))) else gaps,
         ]
+
+    def _selected_headers(self, places: Sequence[int]) -> list[list[Any] | None] | None:
+        try:
+            return _flat([self.headers[place] for place in places])
+        except CorruptMessage:
+            return []  # for no record: who asks for them is refused as before, and of the rest may go what is due
 
 
 class PackedColumns(Columns):
@@ -248,6 +251,11 @@ def decode(batch: Buffer, at: int = 0, limit: int = UNCOMPRESSED_MAX) -> Columns
     """The records of the batch that begins at that byte, verified; `limit` bounds them uncompressed."""
     header = read_header(batch, at)
     check_body(batch, header, at)
+    return columns_of(batch, header, at, limit)
+
+
+def columns_of(batch: Buffer, header: BatchHeader, at: int = 0, limit: int = UNCOMPRESSED_MAX) -> Columns:
+    """The same, of a batch whose checksums have been verified: what they are right about may be no records."""
     payload = decompress(header.codec, memoryview(batch)[at + HEADER_SIZE : at + header.size], limit)
     try:
         deltas, keys, values, packed_headers, gaps = _unpack(payload)
@@ -301,28 +309,6 @@ def records(columns: Columns, topic: str, partition: int, from_offset: Offset = 
     if skip:
         rows = [row[skip:] for row in rows]
     return map(Record, repeat(topic), repeat(partition), *rows)
-
-
-def keys_of(
-    batch: Buffer, header: BatchHeader, at: int = 0, limit: int = UNCOMPRESSED_MAX
-) -> tuple[list[bytes | None], Buffer]:
-    """The keys of a batch that has been verified, and its values still packed (`are_there_nils`)."""
-    payload = decompress(header.codec, memoryview(batch)[at + HEADER_SIZE : at + header.size], limit)
-    try:
-        _, keys, values, _, _ = _unpack_keys(payload)
-    except _BAD as error:
-        raise _corrupt(header, str(error)) from error
-    if keys is None:
-        return [None] * header.record_count, values
-    if len(keys) != header.record_count:
-        raise _corrupt(header, f"it has keys for {len(keys)} of {header.record_count} records")
-    return keys, values
-
-
-def are_there_nils(values: Buffer) -> bool:
-    """Whether a packed column of values has one that is nil: then its record says that the key is deleted."""
-    packed = bytes(values)
-    return NIL in packed and None in _unpack_values(packed)  # text never has that byte
 
 
 def thinned(columns: Columns, keep: Sequence[int], delete_horizon_ms: int | None = None) -> bytearray:
@@ -379,6 +365,8 @@ def _packed(columns: list[object], codec: int) -> tuple[int, bytes]:
         payload = _pack(columns)
     except UnicodeEncodeError as error:
         raise InvalidRecord(f"a header's name is not text: {error}") from error
+    except OverflowError as error:
+        raise InvalidRecord(f"a time is too far from the others: {error}") from error
     if len(payload) > UNCOMPRESSED_MAX:
         raise MessageTooLarge(
             f"a batch of {len(payload)} bytes, at most {UNCOMPRESSED_MAX} can be read again"

@@ -82,6 +82,9 @@ class Outcome(Struct, frozen=True, array_like=True):
     read_bytes: int
     written_bytes: int
     dropped_records: int
+    unreadable_batches: int = 0
+    """Which are what was sent, and no records: they stay, whatever their keys may be."""
+    first_unreadable: Offset = NO_OFFSET
 
 
 class Refused(Struct, frozen=True, array_like=True):

@@ -10,7 +10,8 @@ Only sealed segments are read and only `.cleaned` files written, so all of this 
 keeps true (docs/STORAGE.md, 10.9; replication/01-disk 1.12):
 
 * Offsets, epochs, producers' numbers and times stay as they are; a batch of which all is kept stays byte for byte.
-* Every batch that is judged has been verified; damage ends the compaction, and nothing is replaced.
+* Every batch that is judged has been verified; damage ends the compaction, and nothing is replaced. What was
+  sent as something else than records is no damage: it stays as it is, and is judged as if it had no keys.
 * The map may be full before the dirty part ends: what lies behind is kept as it is, for the next time (C2). A block
   of which the map knows that nothing stays is not read again.
 * A tombstone stays until a pass that removed every older record of its key is `delete.retention.ms` old: the first
@@ -37,8 +38,8 @@ from tidelog.protocol.batch import (
     check_body,
     read_header,
 )
-from tidelog.protocol.errors import CorruptMessage, DamagedLog
-from tidelog.protocol.records import are_there_nils, decode, keys_of, thinned
+from tidelog.protocol.errors import CorruptMessage, DamagedLog, InvalidRecord, MessageTooLarge
+from tidelog.protocol.records import Columns, columns_of, decode, thinned
 from tidelog.protocol.types import NO_EPOCH, NO_OFFSET, Buffer, Epoch, Offset
 from tidelog.storage.cleaned_segment import Writer
 from tidelog.storage.cleaning import Cleaned, Outcome, Plan, Said, Source
@@ -151,6 +152,7 @@ class Compactor:
         self.judged_end = plan.first_dirty
         """Nothing at or behind it is judged."""
         self.purge_floor: Offset = NO_OFFSET
+        self.unreadable_batches, self.first_unreadable = 0, NO_OFFSET
         self._directory = directory
         self._plan = plan
         self._seen: KeySet | None = KeySet(plan.memory_bytes)
@@ -204,7 +206,14 @@ class Compactor:
                 if group[0].base_offset >= self.judged_end:
                     break
                 yield from self._compact_group(group)
-            yield Outcome(self.judged_end, self.read_bytes, self.written_bytes, self.dropped_records)
+            yield Outcome(
+                self.judged_end,
+                self.read_bytes,
+                self.written_bytes,
+                self.dropped_records,
+                self.unreadable_batches,
+                self.first_unreadable,
+            )
         except Exception:
             self.abandon()
             raise
@@ -278,7 +287,7 @@ class Compactor:
             for at in range(len(mapped.places) - 1, -1, -1):
                 block = self._read(reader, mapped.places[at], mapped.end_of(at))
                 yield None
-                keys, _ = yield from self._unpacked(block)
+                keys, nils = yield from self._unpacked(block)
                 if not seen.has_room(len(keys)):
                     return False
                 number = mapped.first_number + at
@@ -288,7 +297,7 @@ class Compactor:
                 ):
                     newest[:0] = seen.newest(keys[first : first + RECORDS_PER_STEP], first)
                     yield None
-                if newest:
+                if newest or None in nils:
                     self._alive.add(number)
                     self._newest[number] = array("I", newest)
         return True
@@ -357,8 +366,11 @@ class Compactor:
             if self._must_stay(source, block.position + at, header):
                 self._stays.add(header.base_offset)
                 self._alive.add(number)
-            if header.record_count:
-                keys += represented(keys_of(block.data, header, at)[0])
+            columns = _columns(block, header, at)
+            if columns is None:
+                self._alive.add(number)
+            else:
+                keys += represented(columns.keys)
             size, end = at + header.size, header.next_offset
             if len(keys) - seen >= RECORDS_PER_STEP:
                 seen = len(keys)
@@ -449,7 +461,7 @@ class Compactor:
         self, reader: Reader, block: Block, number: int | None, stays: set[Offset]
     ) -> Iterator[Said]:
         """Judge the records of a block, and write what stays if anything of this segment changes."""
-        keys, packed = yield from self._unpacked(block)
+        keys, nils = yield from self._unpacked(block)
         kept: Sequence[int]
         if self._seen is None:
             kept = yield from self._kept(keys, number)
@@ -459,11 +471,17 @@ class Compactor:
             kept = yield from self._unseen(self._seen, keys)
         first, new = 0, 0
         results: list[tuple[BatchHeader, Buffer] | None] = []
-        for (at, header), values in zip(block.heads, packed, strict=True):
+        for (at, header), has_nil in zip(block.heads, nils, strict=True):
+            batch = block.data[at : at + header.size]
+            if has_nil is None:
+                results.append((header, batch))
+                if not self.unreadable_batches:
+                    self.first_unreadable = header.base_offset
+                self.unreadable_batches += 1
+                continue
             behind = first + header.record_count
             keep = [place - first for place in kept[bisect_left(kept, first) : bisect_left(kept, behind)]]
-            batch = block.data[at : at + header.size]
-            results.append(self._thinned(header, batch, keep, values, header.base_offset in stays))
+            results.append(self._thinned(header, batch, keep, has_nil, header.base_offset in stays))
             new += results[-1] is None or results[-1][1] is not batch
             first = behind
             yield None
@@ -474,19 +492,19 @@ class Compactor:
                     self._add(writer, *result)
         yield None
 
-    def _unpacked(self, block: Block) -> Generator[Said, None, tuple[list[bytes | None], list[Buffer]]]:
-        """The keys of a block's records, and of each batch the values as they are packed."""
+    def _unpacked(self, block: Block) -> Generator[Said, None, tuple[list[bytes | None], list[bool | None]]]:
+        """The keys of a block's records, and of each batch whether a value is nil; None: it has no records to be read."""
         keys: list[bytes | None] = []
-        packed: list[Buffer] = []
+        nils: list[bool | None] = []
         before = 0
         for at, header in block.heads:
-            batch_keys, values = keys_of(block.data, header, at)
-            keys += represented(batch_keys)
-            packed.append(values)
+            columns = _columns(block, header, at)
+            nils.append(None if columns is None else None in columns.values)
+            keys += represented(columns.keys) if columns is not None else ()
             if len(keys) - before >= RECORDS_PER_STEP:
                 before = len(keys)
                 yield None
-        return keys, packed
+        return keys, nils
 
     def _unseen(self, seen: KeySet, keys: list[bytes | None]) -> Generator[Said, None, list[int]]:
         """The places of the records of a clean block whose keys are not in the dirty part."""
@@ -515,11 +533,11 @@ class Compactor:
         return kept
 
     def _thinned(
-        self, header: BatchHeader, batch: Buffer, keep: list[int], values: Buffer, stays: bool
+        self, header: BatchHeader, batch: Buffer, keep: list[int], has_nil: bool, stays: bool
     ) -> tuple[BatchHeader, Buffer] | None:
         """The batch with these records and with its tombstones as they are due; None when nothing of it stays."""
         horizon = None
-        if keep and are_there_nils(values):
+        if keep and has_nil:
             columns = decode(batch)
             gone = {
                 place for place in keep if columns.values[place] is None and columns.keys[place] is not None
@@ -538,5 +556,23 @@ class Compactor:
             return None
         if len(keep) == header.record_count and horizon is None:
             return header, batch
-        made = thinned(decode(batch), keep, horizon)
+        try:
+            made = thinned(decode(batch), keep, horizon)
+        except (InvalidRecord, MessageTooLarge):  # with a horizon times are written anew, and these cannot be
+            if horizon is None:
+                raise
+            if len(keep) == header.record_count:
+                return header, batch
+            made = thinned(decode(batch), keep)  # its tombstones stay
         return read_header(made), made
+
+
+def _columns(block: Block, header: BatchHeader, at: int) -> Columns | None:
+    """A batch's records; None: its checksums are right and nobody can read it, for so it was sent.
+
+    To end the compaction for its sake would end that at every look: the log would grow for ever.
+    """
+    try:
+        return columns_of(block.data, header, at)
+    except CorruptMessage:
+        return None

@@ -240,8 +240,18 @@ class Elsewhere:
                     raise _error_of(said)
                 yield said
                 if isinstance(said, Outcome):
+                    self._tell(said)
                     return
             yield None
+
+    def _tell(self, outcome: Outcome) -> None:
+        if outcome.unreadable_batches:
+            logger.warning(
+                "compaction.unreadable log=%s batches=%d first=%d reason='they are what was sent, and no records'",
+                self._directory.path,
+                outcome.unreadable_batches,
+                outcome.first_unreadable,
+            )
 
     def abandon(self) -> None:
         """End it, and with it the process if that is still at work. What it has half written is removed."""

@@ -32,7 +32,7 @@ from tidelog.storage.log import Log
 OTHER = (PLACE[0], 1)
 THIRD = (PLACE[0], 2)
 SIZE = len(records(1))
-DECODERS = (batches.decode, batches.keys_of, batches.records, batches.recompressed, batches.thinned)
+DECODERS = (batches.decode, batches.columns_of, batches.records, batches.recompressed, batches.thinned)
 
 
 @pytest.fixture

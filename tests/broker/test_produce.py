@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import msgpack
 
 from tests.broker.node import PLACE, Asked, Node, records
 from tidelog.broker.groups.records import GROUPS_TOPIC
@@ -136,6 +137,36 @@ def test_a_bad_batch_is_told_before_too_few_replicas(
     node = Node(config=LogConfig(max_message_bytes=2000))
     node.lead(isr=isr)
     assert node.produce(batch).error == error.code
+
+
+def packed(columns: object) -> bytes:
+    """A batch of two records with right checksums, whatever its columns are."""
+    made = build(
+        msgpack.encode(columns), last_offset_delta=1, record_count=2, base_timestamp=0, max_timestamp=0
+    )
+    return bytes(made)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        [None, [b"a", b"b"], [7, None], None, None],
+        [[0], [b"a", b"b"], [b"x", b"y"], None, None],
+        [None, [b"a"], [b"x", b"y"], None, None],
+        [None, [b"a", b"b"], [b"x"], None, None],
+        [None, [b"a", 7], [b"x", b"y"], None, None],
+        [None, None, [b"x"], None, None],
+        [None, [b"a", b"b"], [b"x", b"y"], None, [1, 0]],
+        7,
+    ],
+)
+def test_a_compacted_topic_takes_no_batch_that_nobody_can_judge_and_no_retry_is_asked_for(
+    columns: object,
+) -> None:
+    node = Node(config=LogConfig(cleanup_policy="compact"))
+    node.lead()
+    assert node.produce(packed(columns)).error == InvalidRecord.code
+    assert node.produce(packed([[0, 1], [b"a", b"b"], [b"x", None], None, None])).waits
 
 
 def test_a_batch_of_another_format_is_refused_by_an_error_that_travels(node: Node) -> None:

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import msgpack
 
 from tests.broker.node import TOPIC_ID, Node, records
 from tidelog.broker.requests.context import Clocks
 from tidelog.broker.upkeep import Upkeep, UpkeepSettings
 from tidelog.client.admin import NewTopic
 from tidelog.client.io.client import Client
+from tidelog.protocol.batch import build
 from tidelog.protocol.errors import DiskFull, InvalidRecord
 from tidelog.protocol.records import encode
 from tidelog.protocol.types import TopicPartition
@@ -211,6 +213,31 @@ async def test_a_log_whose_keys_do_not_fit_is_compacted_to_its_end_in_one_look()
     log = node.partition.log
     assert log.first_dirty == log.segments[-1].base_offset
     assert upkeep.compactions > 2, "it took several passes"
+
+
+async def test_a_batch_that_nobody_can_read_and_that_was_taken_before_ends_no_compaction() -> None:
+    node = Node(config=LogConfig(segment_bytes=1024))
+    node.lead(isr=(1,), min_isr=1)
+    payload = msgpack.encode([None, [b"a", b"b"], [7, None], None, None])
+    node.produce(
+        bytes(build(payload, last_offset_delta=1, record_count=2, base_timestamp=0, max_timestamp=0))
+    )
+    log = node.partition.log
+    log.reconfigure(LogConfig(segment_bytes=1024, cleanup_policy="compact", min_cleanable_dirty_ratio=0.0))
+    for _ in range(40):
+        node.produce(bytes(encode([b"v" * 50], [b"a"], now_ms=0)))
+    log.flush()
+    node.data.write_recovery_points().run()
+    before = log.size
+
+    async def saved() -> bool:
+        return True
+
+    upkeep = Upkeep(node.replicas, node.context.clocks, UpkeepSettings(), save_log_starts=saved)
+    await upkeep._compact()
+    assert upkeep.compactions == 1
+    assert log.first_dirty == log.segments[-1].base_offset
+    assert log.size < before / 2
 
 
 async def test_a_log_is_not_emptied_while_a_thread_is_about_to_change_its_files(

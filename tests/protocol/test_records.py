@@ -12,7 +12,7 @@ from tests.protocol.damage import every_bit, every_cut, flipped, undetected
 from tidelog.protocol.batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, build, read_header, stamp
 from tidelog.protocol.compression import CODECS, GZIP, LZ4, NONE, ZSTD, decompress
 from tidelog.protocol.errors import CorruptMessage, InvalidRecord, MessageTooLarge, TidelogError
-from tidelog.protocol.records import Columns, Record, decode, encode, records, thinned
+from tidelog.protocol.records import Columns, Record, columns_of, decode, encode, records, thinned
 
 NOW = 1_700_000_000_000
 Row = tuple[bytes | None, bytes | None, int, list[tuple[str, bytes | None]]]
@@ -253,6 +253,40 @@ def test_columns_that_contradict_the_header_or_the_format_are_refused(columns: o
         CorruptMessage, match=rf"^the payload of the batch at offset 0 cannot be read: .*{fact}"
     ):
         decode(batch_of(columns))
+
+
+@given(
+    columns=st.tuples(
+        *[st.none() | st.lists(st.none() | st.integers(-1, 2) | st.binary(max_size=2), max_size=3)] * 5
+    )
+)
+def test_a_batch_that_was_verified_is_read_or_refused_by_no_other_error(columns: tuple[object, ...]) -> None:
+    batch = batch_of(columns)
+    try:
+        found = columns_of(batch, read_header(batch))
+    except CorruptMessage:
+        return
+    assert len(found.keys) == len(found.values) == len(found.timestamps) == len(found.offsets) == 2
+
+
+def test_a_batch_that_counts_many_records_and_has_one_takes_no_memory_for_them() -> None:
+    batch = batch_of([None, None, [b"v"], None, None], count=5_000_000)
+    with pytest.raises(CorruptMessage, match="1 entries for 5000000 records"):
+        columns_of(batch, read_header(batch))
+
+
+def test_a_batch_with_headers_that_nobody_can_read_is_thinned_and_nobody_can_read_them_then() -> None:
+    once = decode(batch_of([None, None, [b"v", b"w"], [["h", b"1"]], None]))
+    left = decode(thinned(once, [1]))
+    assert left.values == [b"w"]
+    with pytest.raises(CorruptMessage, match="headers for 0 of 1 records"):
+        _ = left.headers
+
+
+def test_times_too_far_from_a_horizon_are_not_written() -> None:
+    columns = decode(batch_of([[-(2**63), 0], None, [b"v", b"w"], None, None]))
+    with pytest.raises(InvalidRecord, match="a time is too far"):
+        thinned(columns, [0], NOW + 1000)
 
 
 @pytest.mark.parametrize("gaps", [[0, 0], [1, 0], [-1, 0], [3, 5], [0, 2**64 - 1], [4, 3]])

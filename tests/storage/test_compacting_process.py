@@ -15,6 +15,7 @@ from random import Random
 import pytest
 from scripts.benches.logs import NOW_MS, new_log
 
+from tidelog.protocol.batch import build
 from tidelog.protocol.errors import DamagedLog, StorageError
 from tidelog.protocol.records import decode, encode
 from tidelog.storage.cleaning import Refused, plan
@@ -188,6 +189,23 @@ def test_damage_that_the_other_process_finds_is_damage_here(log: Log, process: C
     assert process.pid is not None, "it can go on with another log"
     assert log.compaction is None
     assert not unfinished(log)
+
+
+def test_batches_that_nobody_can_read_are_told_once_for_each_compaction(
+    log: Log, process: CompactingProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = log.end_offset
+    for _ in range(3):
+        log.append(
+            build(b"\x07", last_offset_delta=0, record_count=1, base_timestamp=0, max_timestamp=0), 0, 0
+        )
+    log.roll()
+    log.flush()
+    log.recovery_point = log.durable_offset
+    with caplog.at_level("WARNING"):
+        step(begin(log, process))
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.startswith(f"compaction.unreadable log={log.directory.path} batches=3 first={first} ")
 
 
 def test_what_the_disk_refuses_there_is_an_error_of_the_disk_here(log: Log) -> None:

@@ -111,13 +111,12 @@ def a_start_that_undoes_what_was_committed(plant: pytest.MonkeyPatch) -> None:
 
 
 def tombstones_that_go_at_once(plant: pytest.MonkeyPatch) -> None:
-    plant.setattr(compaction, "are_there_nils", lambda _: False)
     kept = Compactor._thinned
 
-    def planted(self, header, batch, keep, packed, stays):  # type: ignore[no-untyped-def]
+    def planted(self, header, batch, keep, _, stays):  # type: ignore[no-untyped-def]
         columns = decode(batch)
         keep = [place for place in keep if columns.values[place] is not None or columns.keys[place] is None]
-        return kept(self, header, batch, keep, packed, stays)
+        return kept(self, header, batch, keep, has_nil=False, stays=stays)
 
     plant.setattr(Compactor, "_thinned", planted)
 
