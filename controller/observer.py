@@ -144,6 +144,8 @@ class Observer:
     async def run(self) -> None:
         """Follow for ever. Raises what this node cannot go on with."""
         image = await self.archive.open(may_forget=True)
+        # Where the log was begun anew, what was committed of it is not here any more: the controller sends it again.
+        self.high_watermark = min(self.high_watermark, self.log.end_offset)
         if image.end_offset:
             self.installed(image)
         await breathing(self._replay())
@@ -196,7 +198,7 @@ class Observer:
 
     def _replay(self) -> Iterator[None]:
         """Take what is committed into the image; given up or begun anew, it goes on where it was."""
-        while self.caught_up_to < self.high_watermark:
+        while self.caught_up_to < min(self.high_watermark, self.log.end_offset):
             data = self.log.read(self.caught_up_to, READ_BYTES, self.high_watermark).data
             for at, header in walk(data):
                 self._on_batch(self.image.replay(data[at : at + header.size]))

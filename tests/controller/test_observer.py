@@ -53,7 +53,9 @@ from tidelog.protocol.settings import CLUSTER
 from tidelog.protocol.types import BrokerId
 from tidelog.storage.crashes import CLEAN_SHUTDOWN, RUNNING
 from tidelog.storage.identity import PARTITION_METADATA
+from tidelog.storage.log import Log
 from tidelog.storage.seal import JSON
+from tidelog.storage.segment import Slice
 
 ONE, TWO = BrokerId(1), BrokerId(2)
 ALONE = ControllerConfig(node_id=ONE, voters=((1, "127.0.0.1", 0),))
@@ -112,6 +114,47 @@ async def test_who_restarts_knows_what_was_committed_before_it_has_asked_anybody
     await until(lambda: one.observer.caught_up_to == one.known_committed, "it has read its own copy")
     assert topic_id in one.observer.image.topics
     assert not one.observer.connected
+
+
+async def test_who_has_lost_all_snapshots_begins_anew_and_reads_everything_again(
+    quorum: Quorum, reads: list[int]
+) -> None:
+    one, _, topic_id = await two_in_sync(quorum)
+    await quorum.stop()
+    await quorum.stop(one)
+    one.host.flush()
+    one.host.disk.kill()
+    one.host.open(log_start=one.known_committed - 1)
+    one.begin()
+    reads.clear()
+    quorum.follow(one)
+    await until(lambda: one.observer.log.end_offset == 0, "it has forgotten what it had")
+    assert one.observer.view().high_watermark == 0
+    await quorum.start()
+    await quorum.all_know()
+    assert topic_id in one.observer.image.topics
+
+
+def test_what_is_said_to_be_committed_but_is_not_here_is_not_waited_for(reads: list[int]) -> None:
+    """Whoever takes in what is committed holds up everybody until a step is done."""
+    one = Member(1, {1: ("127.0.0.1", 9)})
+    assert list(one.observer.fetched(ONE, 1, 5)) == []
+    assert reads == []
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """From where a log was read; to read for ever fails."""
+    offsets: list[int] = []
+    read = Log.read
+
+    def counted(self: Log, offset: int, max_bytes: int, below: int | None = None) -> Slice:
+        offsets.append(offset)
+        assert len(offsets) < 1000, "nothing is found, again and again"
+        return read(self, offset, max_bytes, below)
+
+    monkeypatch.setattr(Log, "read", counted)
+    return offsets
 
 
 async def test_a_controller_that_restarts_knows_everything_and_leads_in_a_new_epoch(quorum: Quorum) -> None:
