@@ -22,7 +22,7 @@ from tidelog.protocol.messages import EpochEnd, FetchSnapshot, FetchSnapshotRepl
 from tidelog.protocol.types import Buffer
 from tidelog.replication.breathing import breathing
 from tidelog.storage.epochs import LeaderEpochs
-from tidelog.storage.files import NoRoom
+from tidelog.storage.files import NoRoom, refusal
 from tidelog.storage.log import Log
 
 logger = logging.getLogger(__name__)
@@ -49,6 +49,8 @@ class Archive:
         self._flushes = flushes
         self._taken_s = 0.0
         self._busy = False
+        self._start_unsaved = False
+        """There was no room to say where the log begins since a snapshot was installed."""
 
     @property
     def epochs(self) -> LeaderEpochs:
@@ -74,6 +76,8 @@ class Archive:
 
     async def take_if_due(self, committed: Image) -> bool:
         """Take one of the image of what is committed, if it is time. Whether it was."""
+        if self._start_unsaved:
+            await self.installed()
         newest, now_s = self.snapshots.newest, asyncio.get_running_loop().time()
         begins = max(newest.end if newest else 0, self.log.log_start)
         if self._busy or committed.end_offset <= begins:
@@ -98,7 +102,8 @@ class Archive:
     ) -> Image:
         """Get that snapshot from whoever leads, load it, and begin the log anew at its end.
 
-        Its image is to take the place of what the log said before in the same turn; then call `installed`.
+        Its image is to take the place of what the log said before in the same turn; then call `installed`. DiskFull:
+        there is no room for it, another time perhaps.
         """
         receiving = self.snapshots.receiving(SnapshotId(wanted.end_offset, wanted.epoch))
         try:
@@ -113,6 +118,10 @@ class Archive:
         except CorruptSnapshot as corrupt:
             logger.warning("metadata.snapshot %s", corrupt)
             raise ConnectionFailed(str(corrupt)) from corrupt
+        except NoRoom as full:
+            receiving.abandon()  # what has come of it would take the room that others need
+            logger.warning("metadata.snapshot no room: %s", full)
+            raise refusal(f"{receiving.snapshot.name} could not be fetched: {full.strerror}", full) from full
         self.snapshots.add(receiving)
         image = await self._load()
         while self.log.is_flushing:  # noqa: ASYNC110 -- rare, and no reason to tell every flusher of us
@@ -123,8 +132,17 @@ class Archive:
         return image
 
     async def installed(self) -> None:
-        """The image that was fetched is in use: what came before it is not needed any more."""
-        await self._save_log_start()
+        """The image that was fetched is in use: what came before it is not needed any more.
+
+        Without room to say where the log begins, what came before it stays, and `take_if_due` comes here again.
+        """
+        self._start_unsaved = True
+        try:
+            await self._save_log_start()
+        except NoRoom as full:
+            logger.warning("metadata.snapshot no room: %s", full)
+            return
+        self._start_unsaved = False
         self.snapshots.remove_old(self.log.log_start)
 
     async def _load(self) -> Image:

@@ -328,10 +328,7 @@ class Following:
             asked = followership.ask(copy.view())
             try:
                 entry, data = await self._fetch(connection, asked)
-                image = None
-                if entry.snapshot is not None and not entry.error:
-                    ask = partial(self._fetch_snapshot, connection, asked.leader_epoch)
-                    image = await copy.archive.fetch(ask, entry.snapshot)
+                image = await self._fetch_image(connection, asked.leader_epoch, entry)
             except TidelogError as error:
                 logger.info("controller.lost id=%d error=%r", controller, str(error))
                 self._failed(controller, error)
@@ -388,6 +385,19 @@ class Following:
             raise ConnectionFailed(f"a fetch of the metadata log was answered with {reply}")
         (data,) = split_attachment(attachment, reply.partitions)
         return reply.partitions[0], data
+
+    async def _fetch_image(
+        self, connection: Connection, epoch: Epoch, entry: PartitionFetched
+    ) -> Image | None:
+        """What the snapshot says that the answer names: the log cannot tell what follows. None: it names none."""
+        if entry.snapshot is None or entry.error:
+            return None
+        try:
+            ask = partial(self._fetch_snapshot, connection, epoch)
+            return await self._copy.archive.fetch(ask, entry.snapshot)
+        except DiskFull:
+            await asyncio.sleep(_FULL_MS / 1000)  # else all of it would be sent again at once
+            raise
 
     async def _fetch_snapshot(
         self, connection: Connection, epoch: Epoch, request: FetchSnapshot

@@ -1,17 +1,22 @@
 """Who was away for so long that the log begins later than it had read is brought a snapshot (I-67; 4.14)."""
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 
 import pytest
 
 from tests.simulation.controllers import Controllers
+from tests.simulation.storm_faults import PLENTY
 from tests.simulation.test_controllers import ONE, TWO, asked, settled
 from tidelog.controller import archive
+from tidelog.controller.facts import METADATA
 from tidelog.controller.readers import Readers
-from tidelog.controller.snapshots import SnapshotConfig
+from tidelog.controller.snapshots import FETCHED, SnapshotConfig
 from tidelog.protocol.io import Incoming
 from tidelog.protocol.messages import FetchSnapshot
 from tidelog.protocol.types import Offset
+from tidelog.storage.checkpoints import LOG_STARTS, OffsetCheckpoint
+from tidelog.testing.simulation.host import Host
 from tidelog.testing.simulation.world import World
 
 OFTEN = SnapshotConfig(metadata_log_max_record_bytes_between_snapshots=2000)
@@ -112,3 +117,60 @@ def test_a_snapshot_that_is_interrupted_is_fetched_from_its_first_byte(
         assert pieces[:3] == pieces[again:] == [0, 100, 200]
         quorum.until(lambda: world.counts["snapshots fetched"] == 1)
     caught_up(quorum, follower, had)
+
+
+def test_who_has_no_room_for_a_snapshot_fetches_it_when_there_is_some(
+    world: World, pieces: list[Offset]
+) -> None:
+    quorum = settled(world, snapshots=OFTEN, reserve_bytes=0)
+    follower = quorum.others(quorum.until_active())[0]
+    had = gone_for_long(quorum, follower)
+    host, member = quorum.hosts[follower], quorum.member_hosts[TWO]
+    quorum.start(follower)
+    quorum.begin(TWO)
+    disks = host.disk, quorum.members[TWO].host.disk
+    for disk in disks:
+        disk.capacity = disk.medium.used
+    quorum.run_for(5)
+    assert host.alive
+    assert member.alive
+    assert 4 <= len(pieces) <= 12, "each tries now and then"
+    names = quorum.nodes[follower].metadata.log.directory.names()
+    assert not any(name.endswith(FETCHED) for name in names), "what has come takes nobody's room"
+    for disk in disks:
+        disk.capacity = PLENTY
+    caught_up(quorum, follower, had)
+
+
+def test_who_has_no_room_to_say_where_its_log_begins_says_it_later(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quorum = settled(world, snapshots=OFTEN, reserve_bytes=0, checkpoint_ms=500)
+    follower = quorum.others(quorum.until_active())[0]
+    had = gone_for_long(quorum, follower)
+    host, installed = quorum.hosts[follower], archive.Archive.installed
+
+    async def without_room(self: archive.Archive) -> None:
+        if not said:
+            host.disk.capacity = host.disk.medium.used
+        said.append(self)
+        await installed(self)
+
+    said: list[archive.Archive] = []
+    monkeypatch.setattr(archive.Archive, "installed", without_room)
+    quorum.start(follower)
+    quorum.until(lambda: len(said) >= 3)
+    assert host.alive
+    start = said[0].log.log_start
+    assert start > had
+    assert saved_start(host) < start
+    host.disk.capacity = PLENTY
+    quorum.until(lambda: saved_start(host) == start, 2)
+    quorum.begin(TWO)
+    caught_up(quorum, follower, had)
+
+
+def saved_start(host: Host) -> Offset:
+    """Where its log begins, as the checkpoint says."""
+    directory = host.disk.open_directory()
+    return OffsetCheckpoint(directory, LOG_STARTS, nullcontext()).read_or_fallback()[0].get(METADATA, 0)
