@@ -13,7 +13,7 @@ from typing import Any, Final
 from tidelog.controller.active import Active
 from tidelog.controller.facts import Place
 from tidelog.controller.leaders import in_question
-from tidelog.controller.recovery import AGGRESSIVE_MS, ASK_AGAIN_MS, Todo
+from tidelog.controller.recovery import AGGRESSIVE_MS, ASK_AGAIN_MS, Todo, leader_epochs
 from tidelog.protocol.bounds import Bounds
 from tidelog.protocol.errors import DiskFull, TidelogError
 from tidelog.protocol.io import connect
@@ -173,9 +173,10 @@ class Chores:
                 for first in range(0, len(places), PLACES_AT_ONCE):
                     asked = tuple(PartitionIndex(*place) for place in places[first : first + PLACES_AT_ONCE])
                     request = GetReplicaLogInfo(self._active.epoch, asked)
+                    epochs = leader_epochs(self._active.image, places[first : first + PLACES_AT_ONCE])
                     reply, _ = await connection.call(request, timeout_ms=ASK_TIMEOUT_MS)
                     if isinstance(reply, GetReplicaLogInfoReply) and not reply.error:
-                        self._active.recovery.answered(broker, reply)
+                        self._active.recovery.answered(broker, reply, epochs)
                         self._appended.set()
             finally:
                 connection.close()

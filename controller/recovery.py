@@ -10,12 +10,12 @@
     an operator  wants somebody to lead, whatever the rule: the same are asked, five seconds or half of the operator's
                  time; then `leaders` takes the one with most
 
-What it keeps true: an answer counts as long as the registration that it came from is the newest; nobody leads who is
-not alive, nor without having answered; as soon as somebody leads, what was found is forgotten. `election` holds a
-clean election instead if one has become possible.
+What it keeps true: an answer counts as long as the registration that it came from is the newest, and nobody has led
+since the question; nobody leads who is not alive, nor without having answered; as soon as somebody leads, what was
+found is forgotten. `election` holds a clean election instead if one has become possible.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
@@ -45,11 +45,27 @@ def possible_losses(image: Image, facts: Sequence[Fact]) -> list[PartitionChange
     ]
 
 
+def leader_epochs(image: Image, places: Iterable[Place]) -> dict[Place, Epoch]:
+    """In which a broker is asked for these now: for `Recovery.answered`."""
+    return {place: p.leader_epoch for place in places if (p := image.partitions.get(place)) is not None}
+
+
 class Log(NamedTuple):
     """How much a replica has: what is greater has more."""
 
     last_epoch: Epoch
     end_offset: Offset
+
+
+class _Said(NamedTuple):
+    """What a broker has said."""
+
+    broker_epoch: Epoch
+    """By which registration."""
+    leader_epoch: Epoch
+    """The partition's, when it was asked: another one now says that somebody has led since, and may have written."""
+    log: Log | None
+    """None: it has nothing to say."""
 
 
 @dataclass(slots=True)
@@ -60,8 +76,7 @@ class _Search:
     """When somebody was asked first whose log decides."""
     asked: dict[BrokerId, tuple[Epoch, int]] = field(default_factory=dict)
     """Under which registration, and when last."""
-    found: dict[BrokerId, tuple[Epoch, Log | None]] = field(default_factory=dict)
-    """By which registration; None: it has nothing to say."""
+    found: dict[BrokerId, _Said] = field(default_factory=dict)
 
 
 class Todo(NamedTuple):
@@ -92,7 +107,7 @@ class Recovery:
         for place in places:
             self._wishes[place] = max(until_ms, self._wishes.get(place, until_ms))
             if (search := self._searches.get(place)) is not None:
-                search.found = {broker: said for broker, said in search.found.items() if said[1] is not None}
+                search.found = {broker: said for broker, said in search.found.items() if said.log is not None}
                 search.asked = {
                     broker: asked for broker, asked in search.asked.items() if broker in search.found
                 }
@@ -105,13 +120,20 @@ class Recovery:
         p, search = image.partitions[place], self._searches.get(place) or _Search()
         return _standing(image, p, search, _alive(image, p))[1]
 
-    def answered(self, broker: BrokerId, reply: GetReplicaLogInfoReply) -> None:
-        """A broker has said what it has; call `look` afterwards."""
+    def answered(self, broker: BrokerId, reply: GetReplicaLogInfoReply, asked: Mapping[Place, Epoch]) -> None:
+        """A broker has said what it has; call `look` afterwards. `asked`: the leader epochs when it was asked.
+
+        An answer may be late: it does not take the place of one to a later question.
+        """
         for entry in reply.partitions:
-            search = self._searches.get((entry.topic_id, entry.index))
-            if search is not None:
+            place = entry.topic_id, entry.index
+            search, leader_epoch = self._searches.get(place), asked.get(place)
+            if search is None or leader_epoch is None:
+                continue
+            known = search.found.get(broker)
+            if known is None or known.leader_epoch <= leader_epoch:
                 log = None if entry.error else Log(entry.last_epoch, entry.end_offset)
-                search.found[broker] = (reply.broker_epoch, log)
+                search.found[broker] = _Said(reply.broker_epoch, leader_epoch, log)
 
     def look(self, image: Image, now_ms: int) -> Todo:
         """Whom to ask and whom to elect, now."""
@@ -187,9 +209,11 @@ def _standing(
 ) -> tuple[list[BrokerId], list[BrokerId]]:
     """Who may lead, the one with most first and in the order of the replicas else; and who has not answered."""
     counted = {
-        broker: log
-        for broker, (epoch, log) in search.found.items()
-        if broker in image.brokers and image.brokers[broker].epoch == epoch
+        broker: said.log
+        for broker, said in search.found.items()
+        if broker in image.brokers
+        and image.brokers[broker].epoch == said.broker_epoch
+        and p.leader_epoch == said.leader_epoch
     }
     missing = [broker for broker in whom if broker not in counted]
     alive = [

@@ -367,7 +367,8 @@ class Operations:
             ReplicaLogInfo(*place, last_epoch=0, end_offset=self.data[place].has[broker]) for place in places
         )
         epoch = self.book.image.brokers[broker].epoch
-        self.recovery.answered(broker, GetReplicaLogInfoReply(broker_epoch=epoch, partitions=infos))
+        asked = {place: self.book.image.partitions[place].leader_epoch for place in places}
+        self.recovery.answered(broker, GetReplicaLogInfoReply(broker_epoch=epoch, partitions=infos), asked)
 
     def recovered(self, place: Place, before: dict[Place, PartitionState]) -> None:
         """Nobody who has more and is alive was there to lead, unless it did not answer."""

@@ -5,7 +5,9 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from tests.controller.book import TOPIC, Book, partition
+from msgspec import structs
+
+from tests.controller.book import TOPIC, Book, ids, partition
 from tidelog.controller.chores import Chores
 from tidelog.controller.recovery import Recovery
 from tidelog.protocol.bounds import Bounds
@@ -78,7 +80,7 @@ async def test_a_broker_of_more_partitions_than_a_frame_can_tell_of_is_asked_in_
     ours, told = chores(), list[int]()
     active: Any = ours._active
     active.recovery = SimpleNamespace(
-        answered=lambda _, reply: told.extend(each.index for each in reply.partitions)
+        answered=lambda _, reply, __: told.extend(each.index for each in reply.partitions)
     )
 
     def serve(incoming: Incoming) -> None:
@@ -100,3 +102,28 @@ async def test_a_broker_of_more_partitions_than_a_frame_can_tell_of_is_asked_in_
     listener.close()
     await listener.wait_closed()
     assert told == [*range(ENTRIES_MAX + 1)]
+
+
+async def test_an_answer_is_told_with_the_leader_epoch_in_which_it_was_asked_for() -> None:
+    ours, told = chores(), list[object]()
+    active: Any = ours._active
+    active.recovery = SimpleNamespace(answered=lambda *said: told.append(said[-1]))
+    places = active.image.partitions
+    before = places[TOPIC, 0]
+
+    def serve(incoming: Incoming) -> None:
+        if isinstance(incoming.message, Hello):
+            incoming.reply(Welcome())
+            return
+        places[TOPIC, 0] = structs.replace(
+            before, isr=ids(2), leader=BrokerId(2), leader_epoch=before.leader_epoch + 1
+        )
+        incoming.reply(GetReplicaLogInfoReply())
+
+    listener = await listen(HOST, 0, serve)
+    known = active.image.brokers
+    known[BrokerId(2)] = replace(known[BrokerId(2)], host=HOST, port=listener.port)
+    await ours._ask(BrokerId(2), [(TOPIC, 0), (TOPIC, 7)])
+    listener.close()
+    await listener.wait_closed()
+    assert told == [{(TOPIC, 0): before.leader_epoch}], "the other one is gone"

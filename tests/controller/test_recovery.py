@@ -3,13 +3,21 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.controller.book import OTHER, TOPIC, Book, ids, partition
 from tests.controller.planted import Bug
 from tests.controller.sentences import noticed
 from tidelog.controller import recovery
 from tidelog.controller.facts import ConfigChanged, Place, TopicCreated
-from tidelog.controller.recovery import AGGRESSIVE_MS, ASK_AGAIN_MS, BALANCED_MS, Recovery, Todo
+from tidelog.controller.recovery import (
+    AGGRESSIVE_MS,
+    ASK_AGAIN_MS,
+    BALANCED_MS,
+    Recovery,
+    Todo,
+    leader_epochs,
+)
 from tidelog.protocol.errors import StorageError
 from tidelog.protocol.messages import GetReplicaLogInfoReply, ReplicaLogInfo
 from tidelog.protocol.types import BrokerId
@@ -35,12 +43,31 @@ class Stage:
         return todo
 
     def answer(
-        self, broker: int, last_epoch: int, end_offset: int, *, error: int = 0, old: bool = False
+        self,
+        broker: int,
+        last_epoch: int,
+        end_offset: int,
+        *,
+        error: int = 0,
+        old: bool = False,
+        asked_in: int | None = None,
     ) -> None:
         info = ReplicaLogInfo(*PLACE, error, None, last_epoch, end_offset)
         epoch = self.book.epoch(broker) - old
         reply = GetReplicaLogInfoReply(broker_epoch=epoch, partitions=(info,))
-        self.recovery.answered(BrokerId(broker), reply)
+        now = leader_epochs(self.book.image, ASKED)
+        self.recovery.answered(BrokerId(broker), reply, now if asked_in is None else {PLACE: asked_in})
+
+    def led_for_a_while(self, leader: int) -> None:
+        """Somebody leads, who may write, and then nobody does."""
+        p, led_by = self.book.state(), BrokerId(leader)
+        led = replace(p, leader=led_by, isr=(led_by,), last_known_elr=())
+        for count, then in enumerate((led, p), 1):
+            changed = replace(
+                then, leader_epoch=p.leader_epoch + count, partition_epoch=p.partition_epoch + count
+            )
+            self.book.say(changed.changed())
+            self.look(1)
 
     @property
     def leader(self) -> int:
@@ -150,6 +177,33 @@ def test_what_a_process_said_that_is_not_registered_any_more_counts_for_nothing(
     assert stage.leader == -1
 
 
+def test_what_was_asked_before_somebody_led_counts_for_nothing() -> None:
+    """Broker 2 has written since: its old answer would have the others look better."""
+    stage = Stage("balanced", partition((), last_known=(1, 2)))
+    asked_in = stage.book.state().leader_epoch
+    assert stage.look().ask == {1: ASKED, 2: ASKED}
+    stage.led_for_a_while(2)
+    stage.answer(2, 5, 100, asked_in=asked_in)
+    stage.answer(1, 5, 120)
+    stage.look()
+    assert stage.leader == -1
+    stage.answer(2, 6, 200)
+    stage.answer(2, 5, 100, asked_in=asked_in)
+    stage.look()
+    assert stage.leader == 2
+
+
+def test_of_a_partition_that_nobody_asked_for_nothing_is_believed() -> None:
+    stage = Stage("balanced", partition((), last_known=(1,)))
+    stage.look()
+    info = ReplicaLogInfo(*PLACE, 0, None, 5, 9)
+    stage.recovery.answered(
+        BrokerId(1), GetReplicaLogInfoReply(broker_epoch=stage.book.epoch(1), partitions=(info,)), {}
+    )
+    stage.look()
+    assert stage.leader == -1
+
+
 def test_who_is_not_alive_any_more_is_not_elected() -> None:
     stage = Stage("balanced", partition((), last_known=(1, 2)))
     stage.look()
@@ -191,7 +245,7 @@ def test_what_was_found_is_forgotten_when_somebody_leads() -> None:
     stage.look(AGGRESSIVE_MS)
     p = stage.book.state()
     assert (p.leader, p.unclean_epoch) == (1, -1)
-    assert stage.recovery.best_first(stage.book.image, PLACE)[0] == 2
+    assert stage.recovery.best_first(stage.book.image, PLACE)[0] == 1, "it counts no more at once"
     stage.look()
     assert stage.recovery.best_first(stage.book.image, PLACE) == []
 
@@ -280,7 +334,9 @@ def test_partitions_of_one_broker_are_asked_for_at_once() -> None:
 
 
 BUGS = (
-    Bug("an older process counts", "and image.brokers[broker].epoch == epoch", ""),
+    Bug("an older process counts", "and image.brokers[broker].epoch == said.broker_epoch", ""),
+    Bug("what was asked before somebody led counts", "and p.leader_epoch == said.leader_epoch", ""),
+    Bug("a late answer takes the place of a later one", "known.leader_epoch <= leader_epoch", "known"),
     Bug("the dead are elected", "and image.can_lead(broker, p.place)\n    ]", "\n    ]"),
     Bug("the shorter log", "sorted(alive, reverse=True)", "sorted(alive)"),
     Bug("the longer log of an older epoch", "Log(entry.last_epoch, entry.end_offset)", "Log(entry.end_offset, entry.last_epoch)"),
@@ -294,7 +350,7 @@ BUGS = (
     Bug("nothing is forgotten", "self._searches = {place: self._searches.get(place) or _Search() for place in places}", "self._searches |= {place: _Search() for place in places if place not in self._searches}"),
     Bug("who cannot say comes before who is silent", "(*best, *hopeful, *p.replicas)", "(*best, *p.replicas)"),
     Bug("the last operator's time is everybody's", "max(until_ms, self._wishes.get(place, until_ms))", "until_ms"),
-    Bug("who could not say is never asked again", "if said[1] is not None}\n                search.asked", "if True}\n                search.asked"),
+    Bug("who could not say is never asked again", "if said.log is not None}\n                search.asked", "if True}\n                search.asked"),
     Bug("operators ask in vain", "for place, due_ms in self._wishes.items():", "for place, due_ms in ():"),
     Bug("operators ask for ever", "if now_ms < due_ms and (silent", "if (silent"),
     Bug("an operator's asking is that of the rule", "and not search.asked.keys().isdisjoint(whom)", "and search.asked"),
