@@ -11,9 +11,12 @@ What it keeps true (I-15, I-16, I-18):
   a proposal names the controller's epoch, so none that was sent to an earlier one gets this far (DECISIONS 7).
   What is forgotten is refused without its number: of older leaderships, and of partitions that are gone.
 * Whoever joins the ISR is alive, in the registration under which it fetched (KIP-903).
+* Nobody comes back from where it is being taken: what says so in the image is the last fact of a decision in steps,
+  and leaders propose again in the turn in which they read the first.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
 
 from tidelog.controller.batches import check_distinct, label
 from tidelog.controller.election import STEP, alive_for, change_in
@@ -32,6 +35,14 @@ from tidelog.protocol.errors import (
 )
 from tidelog.protocol.messages import AlterPartition, IsrMember, PartitionAlter
 from tidelog.protocol.types import NO_EPOCH, BrokerId, Epoch
+
+IsGoing: TypeAlias = Callable[[BrokerId, Place], bool]
+"""Whether a broker is being taken from the ISR of a partition, in steps of which the image does not know the last."""
+
+
+def nobody_is_going(_broker: BrokerId, _place: Place) -> bool:
+    """No such decision goes on."""
+    return False
 
 
 class Decision(NamedTuple):
@@ -53,7 +64,9 @@ class Alterations:
         self._seen: dict[Place, tuple[Epoch, int]] = {}
         """The highest number seen in the newest leadership of each partition: older ones are refused as such."""
 
-    def decide(self, image: Image, request: AlterPartition, first: int = 0) -> list[Decision]:
+    def decide(
+        self, image: Image, request: AlterPartition, first: int = 0, is_going: IsGoing = nobody_is_going
+    ) -> list[Decision]:
         """The step of a request that begins there: one decision per partition, in its order; or an error of the whole.
 
         A step has `STEP` of them; the next ones are decided on what is so then.
@@ -66,7 +79,7 @@ class Alterations:
         if not first:
             check_distinct(label(image, (alter.topic_id, alter.index)) for alter in request.partitions)
         step = request.partitions[first : first + STEP]
-        decisions = [self._decide(image, request.broker_id, alter) for alter in step]
+        decisions = [self._decide(image, request.broker_id, alter, is_going) for alter in step]
         self._forget(image)
         return decisions
 
@@ -80,9 +93,9 @@ class Alterations:
                 if place in known and seen[0] == known[place].leader_epoch
             }
 
-    def _decide(self, image: Image, sender: BrokerId, alter: PartitionAlter) -> Decision:
+    def _decide(self, image: Image, sender: BrokerId, alter: PartitionAlter, is_going: IsGoing) -> Decision:
         try:
-            p = self._check(image, sender, alter)
+            p = self._check(image, sender, alter, is_going)
         except TidelogError as error:
             return Decision(alter, error=error)
         proposed = [member.broker_id for member in alter.new_isr]
@@ -92,13 +105,15 @@ class Alterations:
             told = NewLeaderElected(f"the change was made, and broker {then.leader} leads")
         return Decision(alter, None if then is p else then, told)
 
-    def _check(self, image: Image, sender: BrokerId, alter: PartitionAlter) -> PartitionState:
+    def _check(
+        self, image: Image, sender: BrokerId, alter: PartitionAlter, is_going: IsGoing
+    ) -> PartitionState:
         p = image.partitions.get((alter.topic_id, alter.index))
         if p is None:
             raise UnknownTopicId(f"there is no partition {alter.index} of topic {alter.topic_id.hex()}")
         self._check_epochs(p, sender, alter)
         self._check_number(p, alter)
-        self._check_members(image, p, alter)
+        self._check_members(image, p, alter, is_going)
         return p
 
     @staticmethod
@@ -127,7 +142,7 @@ class Alterations:
         self._seen[p.place] = (alter.leader_epoch, alter.alter_seq)
 
     @staticmethod
-    def _check_members(image: Image, p: PartitionState, alter: PartitionAlter) -> None:
+    def _check_members(image: Image, p: PartitionState, alter: PartitionAlter, is_going: IsGoing) -> None:
         proposed = [member.broker_id for member in alter.new_isr]
         if (
             len(set(proposed)) != len(proposed)
@@ -137,14 +152,18 @@ class Alterations:
             raise InvalidRequest(
                 f"the ISR {proposed} is not some of the replicas {list(p.replicas)} with the leader {p.leader}"
             )
-        ineligible = [m.broker_id for m in alter.new_isr if not _eligible(image, p, m)]
+        ineligible = [m.broker_id for m in alter.new_isr if not _eligible(image, p, m, is_going)]
         if ineligible:
-            raise IneligibleReplica(f"brokers {ineligible} are fenced, stopping or registered anew")
+            raise IneligibleReplica(
+                f"brokers {ineligible} are fenced, stopping, registered anew or without their replica, or about to be"
+            )
 
 
-def _eligible(image: Image, p: PartitionState, member: IsrMember) -> bool:
+def _eligible(image: Image, p: PartitionState, member: IsrMember, is_going: IsGoing) -> bool:
     if not image.can_lead(member.broker_id, p.place):
         return False
+    if member.broker_id not in p.isr and is_going(member.broker_id, p.place):
+        return False  # where it is in sync still, its step is to come: other proposals need not wait for that
     if member.broker_epoch == NO_EPOCH:
         return member.broker_id in p.isr
     return member.broker_epoch == image.live_epoch(member.broker_id)

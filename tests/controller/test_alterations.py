@@ -68,10 +68,10 @@ class World:
         return known.epoch if known else 7
 
     def decide(self, *members: int, sender: int = 1, **more: Any) -> Any:
-        """The only decision about a request for one partition."""
-        (decision,) = self.alterations.decide(
-            self.book.image, self.request(self.alter(*members, **more), sender=sender)
-        )
+        """The only decision about a request for one partition, while these brokers are being taken from its ISR."""
+        going = {(BrokerId(broker), (TOPIC, 0)) for broker in more.pop("going", ())}
+        request = self.request(self.alter(*members, **more), sender=sender)
+        (decision,) = self.alterations.decide(self.book.image, request, 0, lambda *who: who in going)
         return decision
 
 
@@ -115,6 +115,10 @@ CASES = (
     Case("somebody in sync registered anew", (1, 2, 3), IneligibleReplica, {"epochs": {2: 1}}),
     Case("somebody who has not fetched joins", (1, 2, 3), IneligibleReplica, {"epochs": {3: -1}}),
     Case("somebody in sync has not fetched yet", (1, 2), None, {"epochs": {2: -1}}),
+    Case("somebody joins who is being taken out", (1, 2, 3), IneligibleReplica, {"going": (3,)}),
+    Case("somebody joins while others are about to be taken out", (1, 2, 3), None, {"going": (1, 2)}),
+    Case("somebody leaves who is about to be taken out", (1,), None, {"going": (2,)}),
+    Case("somebody leaves whose leader is about to be taken out", (1,), None, {"going": (1,)}),
 )
 
 
@@ -188,6 +192,11 @@ def a_replica_that_cannot_be_served_does_not_join(module: Any) -> None:
     assert type(world.decide(1, 2, 3).error) is IneligibleReplica
 
 
+def who_is_being_taken_out_of_one_partition_joins_others(module: Any) -> None:
+    world = World(module)
+    assert world.decide(2, 1, 3, index=1, sender=2, going=(3,)).error is None
+
+
 def what_can_be_heard_again_is_not_forgotten(module: Any) -> None:
     world = World(module)
     world.decide(1, 2, 4, seq=5)
@@ -214,6 +223,7 @@ RULES: tuple[Callable[[Any], None], ...] = (
     what_can_be_heard_again_is_not_forgotten,
     what_cannot_be_heard_again_is_forgotten,
     a_replica_that_cannot_be_served_does_not_join,
+    who_is_being_taken_out_of_one_partition_joins_others,
 )
 
 
@@ -288,7 +298,7 @@ BUGS = (
     Bug("all numbers are forgotten", "if place in known and", "if False and"),
     Bug("numbers of all partitions are one", "self._seen[p.place] = (alter.leader_epoch", "self._seen[p.topic_id, 1] = self._seen[p.place] = (alter.leader_epoch"),
     Bug("a number is seen too early", "        self._check_epochs(p, sender, alter)\n        self._check_number(p, alter)", "        self._check_number(p, alter)\n        self._check_epochs(p, sender, alter)"),
-    Bug("a refused number is forgotten", "        self._check_number(p, alter)\n        self._check_members(image, p, alter)", "        self._check_members(image, p, alter)\n        self._check_number(p, alter)"),
+    Bug("a refused number is forgotten", "        self._check_number(p, alter)\n        self._check_members(image, p, alter, is_going)", "        self._check_members(image, p, alter, is_going)\n        self._check_number(p, alter)"),
     Bug("somebody twice", "len(set(proposed)) != len(proposed)\n            or", ""),
     Bug("strangers", "or not set(proposed) <= set(p.replicas)", ""),
     Bug("no leader", "or p.leader not in proposed", ""),
@@ -296,6 +306,9 @@ BUGS = (
     Bug("an older registration joins", "return member.broker_epoch == image.live_epoch(member.broker_id)", "return True"),
     Bug("who has not fetched joins", "return member.broker_id in p.isr", "return True"),
     Bug("who has not fetched yet is thrown out", "return member.broker_id in p.isr", "return False"),
+    Bug("who is being taken out comes back", "is_going(member.broker_id, p.place)", "False"),
+    Bug("others wait until somebody has been taken out", "member.broker_id not in p.isr and ", ""),
+    Bug("who leaves one partition leaves all", "is_going(member.broker_id, p.place)", "is_going(member.broker_id, (p.topic_id, 0))"),
 )  # fmt: skip
 
 
