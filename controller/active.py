@@ -13,7 +13,8 @@ seen) is forgotten with it. Whoever carries it sends a reply when `MetadataLog.w
 """
 
 import logging
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -33,7 +34,7 @@ from tidelog.controller.configs import (
 )
 from tidelog.controller.departures import unregister_broker
 from tidelog.controller.election import STEP, fence, lead_again, leave, leaving
-from tidelog.controller.facts import Fact, NothingHappened, PartitionCreated, ProducerIdsTaken
+from tidelog.controller.facts import Fact, NothingHappened, PartitionCreated, Place, ProducerIdsTaken
 from tidelog.controller.image import Image
 from tidelog.controller.leaders import elect_leaders
 from tidelog.controller.liveness import (
@@ -137,8 +138,10 @@ class Active:
         self._alterations = Alterations()
         self._beats: dict[BrokerId, BrokerHeartbeat] = {}
         """The latest heartbeat of each broker."""
-        self._being_fenced: set[tuple[BrokerId, Epoch]] = set()
-        """Registrations from which everything is being taken, step by step."""
+        self._offline: dict[BrokerId, Collection[Place]] = {}
+        """The replicas that it cannot serve, by that heartbeat."""
+        self._being_fenced: list[tuple[BrokerId, Epoch]] = []
+        """Registrations from which everything is being taken, step by step: as often as somebody does it."""
         self._wall_ms = wall_ms
         self._new_id = new_id
         self._appended = appended
@@ -213,12 +216,14 @@ class Active:
     def _register(self, request: RegisterBroker, now_ms: int) -> Steps:
         while True:
             live = self.sessions.is_live(request.broker_id, now_ms)
+            known = self.image.brokers.get(request.broker_id)
             end = self._metadata.log.end_offset
             facts, epoch = register(self.image, request, end, session_is_live=live)
             self.append(facts)
             if epoch != NO_EPOCH:
                 break
-            yield
+            with self._taking_from(request.broker_id, known.epoch if known else NO_EPOCH):
+                yield
         if facts:
             self.sessions.began(request.broker_id, now_ms)
         cluster = self.image.cluster_id or b""
@@ -228,6 +233,7 @@ class Active:
         check_broker(self.image, request.broker_id, request.broker_epoch)
         self.sessions.heard(request.broker_id, now_ms, request.metadata_offset)
         self._beats[request.broker_id] = request
+        self._offline[request.broker_id] = {(entry.topic_id, entry.index) for entry in request.offline}
         self._check_is_not_being_fenced(request)
         while (result := beat(self.image, self.sessions, request, now_ms)).goes_on:
             self.append(result.facts)
@@ -254,15 +260,31 @@ class Active:
         The fencing ends first. The next heartbeat finds the broker fenced, and lets it come back.
         """
         if (request.broker_id, request.broker_epoch) in self._being_fenced:
-            raise RequestTimedOut(f"broker {request.broker_id} is being fenced, it can come back after that")
+            raise RequestTimedOut(
+                f"broker {request.broker_id} is being fenced or registered anew, it can come back after that"
+            )
+
+    @contextmanager
+    def _taking_from(self, broker: BrokerId, epoch: Epoch) -> Iterator[None]:
+        """Nothing is given back to that registration meanwhile. Several may overlap, and end one by one."""
+        self._being_fenced.append((broker, epoch))
+        try:
+            yield
+        finally:
+            self._being_fenced.remove((broker, epoch))
+
+    def _is_being_fenced(self, broker: BrokerId) -> bool:
+        known = self.image.brokers.get(broker)
+        return known is not None and (broker, known.epoch) in self._being_fenced
+
+    def _is_going(self, broker: BrokerId, place: Place) -> bool:
+        """Its leader would put it back after each step, and the steps would never end."""
+        return self._is_being_fenced(broker) or place in self._offline.get(broker, ())
 
     def fence(self, broker: BrokerId, epoch: Epoch) -> Generator[None, None, None]:
         """It is not alive any more: take everything from that registration."""
-        self._being_fenced.add((broker, epoch))
-        try:
+        with self._taking_from(broker, epoch):
             yield from self._fence(broker, epoch)
-        finally:
-            self._being_fenced.discard((broker, epoch))
 
     def _fence(self, broker: BrokerId, epoch: Epoch) -> Generator[None, None, None]:
         def goes_on() -> bool:
@@ -293,8 +315,7 @@ class Active:
                 yield
 
     def _may_lead(self, broker: BrokerId) -> bool:
-        epoch = self.image.live_epoch(broker)
-        return epoch is not None and (broker, epoch) not in self._being_fenced
+        return self.image.live_epoch(broker) is not None and not self._is_being_fenced(broker)
 
     def _finish(self) -> Generator[None, None, None]:
         """What a change of `min.insync.replicas` has left undone; who is created meanwhile obeys it already."""
@@ -338,7 +359,7 @@ class Active:
         return AlterPartitionReply(partitions=tuple(entries), quorum_epoch=self.epoch)
 
     def _alter_some(self, request: AlterPartition, first: int) -> list[PartitionAltered]:
-        decisions = self._alterations.decide(self.image, request, first)
+        decisions = self._alterations.decide(self.image, request, first, self._is_going)
         offset = self.append([decision.state.changed() for decision in decisions if decision.state])
         entries = []
         for asked, state, error in decisions:

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from tests.controller.book import TOPIC, Book, ids, partition
+from tests.controller.book import TOPIC, Book, ids, named, partition
 from tidelog.controller.active import Active, ActiveConfig
 from tidelog.controller.election import STEP, elect_unclean, leave
 from tidelog.controller.facts import (
@@ -23,6 +23,7 @@ from tidelog.controller.metadata_log import MetadataLog
 from tidelog.controller.topics import PARTITIONS_MAX
 from tidelog.controller.turns import HOLDS, Steps
 from tidelog.protocol.errors import (
+    DuplicateBrokerRegistration,
     IneligibleReplica,
     InvalidRequest,
     InvalidUpdateVersion,
@@ -40,13 +41,16 @@ from tidelog.protocol.messages import (
     IsrMember,
     NewTopic,
     PartitionAlter,
+    PartitionIndex,
     PartitionMove,
     PlanMoves,
+    RegisterBroker,
     Reply,
     ResourceAlter,
 )
 from tidelog.protocol.settings import MOVE_RATE
 from tidelog.protocol.types import NO_BROKER, BrokerId, Epoch, Offset
+from tidelog.storage.crashes import CrashKind
 
 EPOCH = Epoch(7)
 
@@ -283,6 +287,94 @@ def test_what_gives_back_step_by_step_ends_when_the_broker_is_being_fenced(what:
     for _ in fencing:
         pass
     assert log.working.brokers[BrokerId(3)].fenced
+
+
+def registration(log: Log) -> RegisterBroker:
+    """Broker 3 was killed and starts again at once."""
+    known = log.working.brokers[BrokerId(3)]
+    process = named("process 3 again")
+    return RegisterBroker(
+        known.id,
+        EPOCH,
+        process,
+        known.directory_id,
+        "127.0.0.1",
+        9003,
+        crash_kind=CrashKind.PROCESS,
+        incarnation_ids=(known.incarnation_id, process),
+        start=known.start,
+    )
+
+
+@pytest.mark.parametrize("what", ["a heartbeat", "a new controller"])
+def test_what_gives_back_step_by_step_does_not_keep_a_broker_from_being_registered_anew(what: str) -> None:
+    """The heartbeat is a late one of the process that was killed."""
+    log = Log()
+    node = active(log)
+    alone_on_a_broker(log, 5 * STEP)
+    old = log.book.epoch(3)
+    giving = gives_back(node, log, what)
+    if what == "a new controller":
+        for _ in range(5):  # what comes before that
+            next(giving)
+    alternating(log, node.serve(registration(log), 0), lambda: giving)
+    assert log.book.epoch(3) > old
+
+
+def test_a_fencing_that_ends_does_not_end_the_registration_that_goes_on_beside_it() -> None:
+    log = Log()
+    node = active(log)
+    alone_on_a_broker(log, 3 * STEP)
+    beat = BrokerHeartbeat(BrokerId(3), log.book.epoch(3), EPOCH, log.end_offset + 10_000)
+    next(registering := node.serve(registration(log), 0))
+    for _ in node.fence(BrokerId(3), log.book.epoch(3)):
+        pass
+    assert one_more(node.serve(beat, 0)).error == RequestTimedOut.code
+    assert one_more(registering).broker_epoch == log.book.epoch(3)
+
+
+def test_a_registration_that_is_refused_after_some_steps_leaves_the_broker_that_is_alive_its_heartbeats() -> (
+    None
+):
+    log = Log()
+    node = active(log)
+    alone_on_a_broker(log, 3 * STEP)
+    beat = BrokerHeartbeat(BrokerId(3), log.book.epoch(3), EPOCH, log.end_offset + 10_000)
+    other_disk = replace(registration(log), directory_id=named("another disk"))
+    next(registering := node.serve(other_disk, 100_000))
+    assert one_more(node.serve(beat, 100_000)).error == RequestTimedOut.code
+    assert one_more(registering).error == DuplicateBrokerRegistration.code
+    assert finish(node.serve(beat, 100_000)).error == 0
+
+
+def taken_out(node: Active, log: Log, how: str) -> Steps[Any]:
+    """What takes broker 3 from many ISRs."""
+    epoch = log.book.epoch(3)
+    if how == "fenced":
+        return node.fence(BrokerId(3), epoch)
+    if how == "registered anew":
+        return node.serve(registration(log), 0)
+    failed = tuple(PartitionIndex(*place) for place in log.working.partitions)
+    return node.serve(BrokerHeartbeat(BrokerId(3), epoch, EPOCH, log.end_offset + 10_000, offline=failed), 0)
+
+
+@pytest.mark.parametrize("how", ["fenced", "registered anew", "without a disk"])
+def test_no_leader_puts_back_who_is_being_taken_out_step_by_step(how: str) -> None:
+    log = Log()
+    node = active(log)
+    states = [partition((1, 3), index=index) for index in range(3 * STEP)]
+    log.book.say(TopicCreated(TOPIC, "wide"), *(state.created() for state in states))
+    isr = tuple(IsrMember(BrokerId(member), log.book.epoch(member)) for member in (1, 3))
+    steps, errors, turns = taken_out(node, log, how), set(), 0
+    while one_more(steps) is None and not log.working.brokers[BrokerId(3)].fenced:
+        turns += 1
+        assert turns < 20, "they go on for ever"
+        out = [p for p in log.working.partitions.values() if 3 not in p.isr][:STEP]
+        alters = tuple(PartitionAlter(*p.place, p.leader_epoch, p.partition_epoch, turns, isr) for p in out)
+        reply = one_more(node.serve(AlterPartition(BrokerId(1), log.book.epoch(1), EPOCH, alters), 0))
+        errors |= {entry.error for entry in reply.partitions}
+    assert errors == {IneligibleReplica.code}
+    assert not log.working.indexes.in_isr.get(BrokerId(3))
 
 
 def many(log: Log, partitions: int) -> None:
