@@ -21,12 +21,10 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from tidelog import __version__
-from tidelog.cli.options import Verb, connection_options, output_option, refuse_settings
+from tidelog.cli.options import ENDED_BY, Verb, connection_options, output_option, refuse_settings
 
 FAILED: Final = 1
 INTERRUPTED: Final = 130
-ENDED_BY: Final = 128
-"""From here on it was a signal: whoever has sent it does not want to wait."""
 _PLAIN: Final = {"a valid integer range": "a whole number", "a valid float range": "a number"}
 """What click calls its types, and what they are."""
 COMPLETE: Final = "_TIDELOG_COMPLETE"

@@ -21,6 +21,8 @@ LAYOUTS: Final[tuple[Layout, ...]] = get_args(Layout)
 
 _KEY: Final = "tidelog.layout"
 
+ENDED_BY: Final = 128
+"""The exit code of whoever is ended by a signal, without its number: the shell's habit. Who has sent it wants no wait."""
 BOOTSTRAP: Final = "127.0.0.1:9092"
 BOOTSTRAP_VARIABLE: Final = "TIDELOG_BOOTSTRAP"
 _BOOTSTRAP_KEY: Final = "tidelog.bootstrap"

@@ -20,10 +20,10 @@ from typing import Final
 
 import click
 
+from tidelog.cli.options import ENDED_BY
+
 _KEY: Final = "tidelog.stopped_by"
 _AGAIN_S: Final = 1.0
-_ENDED_BY: Final = 128
-"""The exit code of a process that a signal ended, without the signal's number: the shell's habit."""
 
 
 @contextmanager
@@ -46,7 +46,7 @@ def stopped_in_order(ctx: click.Context) -> Iterator[None]:
             task.cancel()
             loop.call_soon_threadsafe(lambda: None)  # it may sleep
         elif now_s - first_s >= _AGAIN_S:
-            os._exit(_ENDED_BY + number)
+            os._exit(ENDED_BY + number)
 
     numbers = (signal.SIGTERM, signal.SIGHUP)
     before = {each: signal.getsignal(each) for each in numbers}
@@ -68,4 +68,4 @@ def stopped(ctx: click.Context) -> bool:
 def interrupted(ctx: click.Context) -> int:
     """The exit code of a verb that was interrupted: which signal it was."""
     number: int = ctx.meta.get(_KEY, signal.SIGINT)
-    return _ENDED_BY + number
+    return ENDED_BY + number
