@@ -1,11 +1,14 @@
 """How `tidelog perf failover` runs, and what it prints."""
 
+import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 import click
 
+from tidelog.cli.perf.running import UNTIL_THEN
+from tidelog.cli.stopping import stopped_in_order
 from tidelog.cli.terminal import Table, Writer
 from tidelog.testing.cluster import Cluster
 from tidelog.testing.failover import Failover, kill_controllers, kill_leaders, percentile
@@ -28,19 +31,31 @@ class Show(Protocol):
         ...
 
 
-async def measure(topic: str, kills: int, controller_kills: int, show: Show) -> None:
-    """Kill so many of each, on a cluster of its own that has this topic."""
-    taken: dict[str, Sequence[Failover]] = {}
-    async with Cluster(BROKERS, CONTROLLERS, processes=True) as cluster:
-        if kills:
-            taken[LEADERS] = await kill_leaders(
-                cluster, kills, topic=topic, said=lambda one: show.one(LEADERS, one)
-            )
-        if controller_kills:
-            taken[ACTIVE] = await kill_controllers(
-                cluster, controller_kills, said=lambda one: show.one(ACTIVE, one)
-            )
+async def measure(ctx: click.Context, topic: str, kills: int, controller_kills: int, show: Show) -> bool:
+    """Kill so many of each, on a cluster of its own that has this topic. Whether it was interrupted."""
+    taken: dict[str, list[Failover]] = {}
+    interrupted = False
+
+    def over(kind: str) -> Callable[[Failover], None]:
+        def said(one: Failover) -> None:
+            taken.setdefault(kind, []).append(one)
+            show.one(kind, one)
+
+        return said
+
+    with stopped_in_order(ctx):
+        try:
+            async with Cluster(BROKERS, CONTROLLERS, processes=True) as cluster:
+                if kills:
+                    await kill_leaders(cluster, kills, topic=topic, said=over(LEADERS))
+                if controller_kills:
+                    await kill_controllers(cluster, controller_kills, said=over(ACTIVE))
+        except asyncio.CancelledError:
+            interrupted = True
     show.all(taken)
+    if interrupted:
+        click.echo(UNTIL_THEN, err=True)
+    return interrupted
 
 
 class Text:

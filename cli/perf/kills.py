@@ -30,7 +30,7 @@ from tidelog.cli.options import Verb, layout, output_option
 )
 @output_option
 @click.pass_context
-def failover(ctx: click.Context, topic: str, kills: int, controller_kills: int) -> None:
+def failover(ctx: click.Context, topic: str, kills: int, controller_kills: int) -> int:
     """Show how long writes stop when a leader is killed.
 
     Three brokers and three controllers are started for it, on free ports and with a temporary directory, and end with
@@ -43,6 +43,7 @@ def failover(ctx: click.Context, topic: str, kills: int, controller_kills: int) 
     import asyncio  # noqa: PLC0415
 
     from tidelog.cli.perf.failover import LAYOUTS, measure  # noqa: PLC0415
+    from tidelog.cli.stopping import interrupted  # noqa: PLC0415
 
     show = LAYOUTS[layout(ctx, "text", "json")]()
-    asyncio.run(measure(topic, kills, controller_kills, show))
+    return interrupted(ctx) if asyncio.run(measure(ctx, topic, kills, controller_kills, show)) else 0

@@ -16,6 +16,7 @@ from tidelog.cli.perf.figures import Measured, Meter, Show
 from tidelog.protocol.errors import TidelogError
 
 INTERRUPTED: Final = 130
+UNTIL_THEN: Final = "interrupted: this is what was measured until then"
 
 
 class Run:
@@ -66,7 +67,7 @@ class Run:
         """Show all of it; the exit code, or the error that ended it."""
         self._show.all(self.measured)
         if self.measured.interrupted:
-            click.echo("interrupted: this is what was measured until then", err=True)
+            click.echo(UNTIL_THEN, err=True)
             return INTERRUPTED
         if self.measured.why:
             raise (Unhealthy if self._code == UNHEALTHY else Failure)(self.measured.why)

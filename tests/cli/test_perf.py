@@ -1,8 +1,12 @@
 """`tidelog perf`: figures that users can take themselves. Only that they are figures is tested, never how good they are."""
 
 import json
+import os
 import re
 import signal
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -66,6 +70,25 @@ def test_failover_shows_people_a_table(tidelog: Tidelog) -> None:
     assert head.split() == ["KILLED", "KILLS", "MEDIAN", "95", "%", "LONGEST"]
     assert line.startswith("leader of a partition")
     assert "killed broker" in ran.err
+
+
+@pytest.mark.slow
+def test_an_interrupted_failover_shows_the_kills_until_then_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    words = ["-m", "tidelog", "perf", "failover", "--controller-kills", "0", "-o", "json"]
+    with subprocess.Popen(
+        [sys.executable, *words], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        kill = process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM, err
+    assert b"interrupted: this is what was measured until then" in err
+    assert b"Traceback" not in err
+    [told] = objects((kill + out).decode())["failover"]
+    assert told["kills"] >= 1
+    assert not list(tmp_path.iterdir()), "the cluster's directory is gone"
 
 
 @pytest.mark.parametrize("columns", [[], ["--columns"]])
