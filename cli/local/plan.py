@@ -10,7 +10,7 @@ from typing import Final
 import click
 
 from tidelog.cli.local.state import State
-from tidelog.testing.nodes import NodeSpec, replication_factors
+from tidelog.testing.nodes import NodeSpec
 from tidelog.testing.ports import HOST
 
 BROKERS: Final = 3
@@ -37,14 +37,11 @@ def settle(
             f"{data} holds a cluster with {_many(known.brokers, 'broker')}, and some of their partitions may be "
             f"nowhere else: leave out -n, or begin another cluster with --data"
         )
-    return State(brokers or known.brokers, known.controllers, port or known.port)
+    return State(brokers or known.brokers, known.controllers, port or known.port, settings=known.settings)
 
 
-def nodes(
-    data: Path, state: State, settings: Mapping[str, Mapping[str, str]] | None = None
-) -> list[NodeSpec]:
-    """Every node: controllers first, because brokers look for them."""
-    told = settings or replication_factors(state.brokers)
+def nodes(data: Path, state: State, told: Mapping[str, Mapping[str, str]]) -> list[NodeSpec]:
+    """Every node, and what each kind is told: controllers first, because brokers look for them."""
     places = [(f"c{n}", state.port + CONTROLLERS_ABOVE + n - 1) for n in range(1, state.controllers + 1)]
     quorum = tuple((int(name[1:]), HOST, port) for name, port in places)
     places += [(f"b{n}", state.port + n - 1) for n in range(1, state.brokers + 1)]

@@ -55,6 +55,8 @@ class State:
     up: list[Any] | None = None
     """Whoever keeps it in the foreground: its number, and when it began."""
     nodes: list[Running] = field(default_factory=list)
+    settings: dict[str, str] = field(default_factory=dict)
+    """What `-X` has said to all nodes that know it."""
 
     @property
     def living(self) -> list[Running]:

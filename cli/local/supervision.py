@@ -8,6 +8,7 @@ What it keeps true:
 
 * Brokers stop before controllers, which they need for stopping in order.
 * Everything has a bound: who does not stop in time is killed, and that is said.
+* Settings are on record when all serve with them: those that keep a node from starting are not used again.
 * A first start that does not succeed leaves no cluster behind, which would have a size that nobody can change.
 """
 
@@ -40,7 +41,14 @@ class Supervision:
     """All nodes of one cluster, as children of this process."""
 
     def __init__(
-        self, data: Path, state: State, specs: Sequence[NodeSpec], say: Say, *, detached: bool
+        self,
+        data: Path,
+        state: State,
+        specs: Sequence[NodeSpec],
+        settings: dict[str, str],
+        say: Say,
+        *,
+        detached: bool,
     ) -> None:
         self.died: list[str] = []
         """Who has ended without being told to."""
@@ -48,6 +56,7 @@ class Supervision:
         self._state = state
         self._others = list(state.nodes)
         """Nodes of it that run already, and are left alone."""
+        self._settings = settings
         self._say = say
         self._detached = detached
         self._stopping = False
@@ -81,6 +90,8 @@ class Supervision:
                     self._data, self._state
                 )  # at once: whoever has started it may be gone with the next line
             await _first_failure(process.ready(START_S) for process in self._processes.values())
+            self._state.settings = self._settings
+            record.write(self._data, self._state)
         except BaseException:
             await self.kill()
             raise

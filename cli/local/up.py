@@ -1,6 +1,6 @@
 """`tidelog up`: a local cluster of real processes in one command."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -53,7 +53,11 @@ data_option = click.option(
     help="Brokers are at P, P+1, ...; controllers at P+100, ... [default: 9092, or as before]",
 )
 @click.option(
-    "-X", "pairs", metavar="KEY=VALUE", multiple=True, help="A setting of all nodes that know it; repeatable."
+    "-X",
+    "pairs",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="A setting of all nodes that know it; repeatable. [default: as before; none with -X '']",
 )
 @click.option("--detach", is_flag=True, help="Return when all serve, and leave them to `tidelog down`.")
 @output_option
@@ -71,7 +75,7 @@ def up(
 ) -> int:
     """Run a local cluster of real processes, until Ctrl-C.
 
-    Its data stays: the next `up` goes on with it. A broker that dies is reported and the others go on; the exit code is
+    Its data and settings stay: the next `up` goes on with them. A broker that dies is reported and the others go on; the exit code is
     3 then. With --detach, the next `up --detach` starts the nodes that have died, and leaves the others alone. A second Ctrl-C ends everything at once, as a power cut of the processes.
     """
     # Imported here because a help page must not pay for them.
@@ -86,29 +90,36 @@ def up(
         known = record.read(data)
         _refuse_if_running(data, known)
         state = plan.settle(data, known, brokers, controllers, port)
-        every = plan.nodes(data, state, _settings(ctx, pairs, state.brokers))
+        settings = _settings(ctx, pairs) if pairs else state.settings
+        every = plan.nodes(data, state, _told(ctx, settings, state.brokers))
         specs = _missing(data, known, state, every, detach=detach)
         _refuse_if_taken(specs)
-        return asyncio.run(_run(data, state, specs, asked, detach=detach))
+        return asyncio.run(_run(data, state, specs, settings, asked, detach=detach))
     finally:
         held.give_back()
 
 
-def _settings(ctx: click.Context, pairs: Sequence[str], brokers: int) -> dict[str, dict[str, str]] | None:
-    if not pairs:
-        return None
-    from tidelog.cli.asking import briefly  # noqa: PLC0415 -- seldom needed, and slow
-    from tidelog.protocol.errors import InvalidConfig  # noqa: PLC0415 -- as above
-    from tidelog.testing.told import settings_for  # noqa: PLC0415 -- as above
-
+def _settings(ctx: click.Context, pairs: Sequence[str]) -> dict[str, str]:
     said = {}
-    for pair in pairs:
+    for pair in filter(None, pairs):
         key, equals, value = pair.partition("=")
         if not equals:
             raise click.UsageError(f"-X {pair} is no KEY=VALUE", ctx)
         said[key] = value
+    return said
+
+
+def _told(ctx: click.Context, settings: dict[str, str], brokers: int) -> "Mapping[str, Mapping[str, str]]":
+    from tidelog.testing.nodes import replication_factors  # noqa: PLC0415 -- a help page must not pay for it
+
+    if not settings:
+        return replication_factors(brokers)
+    from tidelog.cli.asking import briefly  # noqa: PLC0415 -- seldom needed, and slow
+    from tidelog.protocol.errors import InvalidConfig  # noqa: PLC0415 -- as above
+    from tidelog.testing.told import settings_for  # noqa: PLC0415 -- as above
+
     try:
-        return settings_for(said, brokers)
+        return settings_for(settings, brokers)
     except InvalidConfig as error:
         raise click.UsageError(f"-X {briefly(error.message, 'docs/CONFIGURATION.md')}", ctx) from error
 
@@ -173,7 +184,13 @@ def _refuse_if_taken(specs: "Sequence[NodeSpec]") -> None:
 
 
 async def _run(
-    data: Path, state: "State", specs: "Sequence[NodeSpec]", asked: Layout, *, detach: bool
+    data: Path,
+    state: "State",
+    specs: "Sequence[NodeSpec]",
+    settings: dict[str, str],
+    asked: Layout,
+    *,
+    detach: bool,
 ) -> int:
     import asyncio  # noqa: PLC0415
     import signal  # noqa: PLC0415
@@ -183,7 +200,7 @@ async def _run(
 
     loop = asyncio.get_running_loop()
     began = loop.time()
-    nodes = Supervision(data, state, specs, _say, detached=detach)
+    nodes = Supervision(data, state, specs, settings, _say, detached=detach)
     starting = asyncio.ensure_future(nodes.start())
     early: list[signal.Signals] = []
 
@@ -250,6 +267,8 @@ def _print(
         writer.line(f"{many(others, 'node')} ran already and {'was' if others == 1 else 'were'} left alone")
     writer.line()
     writer.line(f"ready in {seconds:.1f} s at {state.bootstrap}; data and logs are in {typed(data)}")
+    for key, value in state.settings.items():
+        writer.line(f"  with {key}={value}")
     writer.line()
     writer.line(f"  tidelog{port} topic create orders -p 3")
     writer.line(f"  seq 10 | tidelog{port} produce orders")
@@ -268,4 +287,5 @@ def _print_json(writer: Any, data: Path, state: "State", nodes: "Supervision", s
         node = {key: about.get(key) for key in ("role", "id", "host", "port", "http", "pid", "data")}
         writer.line(json.dumps({"type": "node", **node, "log": str(data / f"{spec.title}.log")}))
     ready = {"type": "ready", "bootstrap": state.bootstrap, "seconds": round(seconds, 3), "data": str(data)}
-    writer.line(json.dumps(ready | {"brokers": state.brokers, "controllers": state.controllers}))
+    size = {"brokers": state.brokers, "controllers": state.controllers}
+    writer.line(json.dumps(ready | size | {"settings": state.settings}))

@@ -25,8 +25,9 @@ from tests.cli.node_processes import DEADLINE_S, HOST, Ran, clean_environment, c
 from tidelog.cli.local.identity import Incarnation, began, shortened, who_listens
 from tidelog.cli.local.plan import CONTROLLERS_ABOVE, HTTP_ABOVE
 from tidelog.cli.local.plan import nodes as planned
-from tidelog.cli.local.state import FILE, LOCK, State, write
+from tidelog.cli.local.state import FILE, LOCK, State, read, write
 from tidelog.cli.local.supervision import Supervision
+from tidelog.testing.nodes import replication_factors
 from tidelog.testing.processes import Process
 
 pytestmark = pytest.mark.slow
@@ -501,7 +502,8 @@ class Starting:
         self.recorded: list[int] = []
         """How many processes were on record when the next one began."""
         self.waits = asyncio.Event()
-        self.nodes = Supervision(data, state, planned(data, state), lambda _: None, detached=True)
+        specs = planned(data, state, replication_factors(state.brokers))
+        self.nodes = Supervision(data, state, specs, {}, lambda _: None, detached=True)
         start = Process.start
 
         def begin(process: Process, **options: Any) -> None:
@@ -566,6 +568,32 @@ def test_an_unknown_setting_is_refused_before_anything_is_made(data: Path, port:
     assert ran.code == 2
     assert "the nearest is broker.session.timeout.ms" in ran.err
     assert not data.exists()
+
+
+def test_settings_are_as_before_unless_others_are_said(data: Path, port: int) -> None:
+    def settings_of_next(*words: str) -> tuple[dict[str, str], str]:
+        ran = up(data, port, "-o", "json", *words)
+        assert ran.code == 0, ran
+        told = run("-b", f"127.0.0.1:{port}", "config", "list", "broker", "1", "-o", "json")
+        [flush] = [each for each in map(json.loads, told.out.splitlines()) if each["key"] == "flush.ms"]
+        assert run("down", "--data", str(data)).code == 0
+        said: dict[str, str] = json.loads(ran.out.splitlines()[-1])["settings"]
+        return said, str(flush["value"])
+
+    assert settings_of_next("-X", "flush.ms=3000") == ({"flush.ms": "3000"}, "3000")
+    assert settings_of_next() == ({"flush.ms": "3000"}, "3000")
+    assert settings_of_next("-X", "flush.ms=4000")[0] == {"flush.ms": "4000"}
+    assert settings_of_next("-X", "")[0] == {}
+
+
+def test_a_setting_with_which_no_node_starts_is_not_used_again(data: Path, port: int) -> None:
+    assert up(data, port, "-X", "flush.ms=3000").code == 0
+    assert run("down", "--data", str(data)).code == 0
+    ran = up(data, port, "-X", "broker.heartbeat.interval.ms=86400000")
+    assert ran.code == 1, ran
+    known = read(data)
+    assert known is not None
+    assert known.settings == {"flush.ms": "3000"}
 
 
 def test_a_record_that_is_damaged_says_what_to_do(tmp_path: Path, port: int) -> None:
