@@ -54,7 +54,7 @@ from tidelog.controller.reassignment import alter_reassignments, list_reassignme
 from tidelog.controller.rebalance import imbalance, overdue, rebalance
 from tidelog.controller.recovery import Recovery, Todo, possible_losses
 from tidelog.controller.topics import Replicas, TopicDefaults, create_topic, remove_topic
-from tidelog.protocol.errors import NotController, RequestTimedOut, TidelogError
+from tidelog.protocol.errors import DamagedLog, NotController, RequestTimedOut, TidelogError
 from tidelog.protocol.messages import (
     AllocateProducerIds,
     AllocateProducerIdsReply,
@@ -182,6 +182,8 @@ class Active:
             result = self._handlers[type(request)](request, now_ms)
             if isinstance(result, Generator):
                 result = yield from result
+        except DamagedLog:  # nothing is decided here any more: that is for whoever carries this out
+            raise
         except TidelogError as error:
             return self._refusal(request, error)
         return msgspec.structs.replace(result, quorum_epoch=self.epoch)
