@@ -333,18 +333,36 @@ def test_a_fencing_that_ends_does_not_end_the_registration_that_goes_on_beside_i
     assert one_more(registering).broker_epoch == log.book.epoch(3)
 
 
-def test_a_registration_that_is_refused_after_some_steps_leaves_the_broker_that_is_alive_its_heartbeats() -> (
-    None
-):
+def test_a_registration_that_has_begun_is_not_refused_when_the_old_process_is_heard_again() -> None:
+    """It comes with another disk: what it has begun to take would be given back to nobody."""
     log = Log()
     node = active(log)
     alone_on_a_broker(log, 3 * STEP)
     beat = BrokerHeartbeat(BrokerId(3), log.book.epoch(3), EPOCH, log.end_offset + 10_000)
-    other_disk = replace(registration(log), directory_id=named("another disk"))
-    next(registering := node.serve(other_disk, 100_000))
+    next(registering := node.serve(from_another_disk(log), 100_000))
     assert one_more(node.serve(beat, 100_000)).error == RequestTimedOut.code
-    assert one_more(registering).error == DuplicateBrokerRegistration.code
+    reply: Any = finish(registering)
+    assert (reply.error, reply.broker_epoch) == (0, log.book.epoch(3))
+    assert finish(node.serve(beat, 100_000)).error == StaleBrokerEpoch.code
+
+
+def from_another_disk(log: Log) -> RegisterBroker:
+    """Broker 3 comes without what it had."""
+    return replace(
+        registration(log), incarnation_id=named("elsewhere"), directory_id=named("another disk"), start=1
+    )
+
+
+def test_a_registration_that_has_begun_is_refused_when_another_process_was_registered_meanwhile() -> None:
+    log = Log()
+    node = active(log)
+    alone_on_a_broker(log, 3 * STEP)
+    next(registering := node.serve(from_another_disk(log), 100_000))
+    finish(node.serve(registration(log), 100_000))
+    beat = BrokerHeartbeat(BrokerId(3), log.book.epoch(3), EPOCH, log.end_offset + 10_000)
     assert finish(node.serve(beat, 100_000)).error == 0
+    assert one_more(registering).error == DuplicateBrokerRegistration.code
+    assert not log.working.brokers[BrokerId(3)].fenced
 
 
 def taken_out(node: Active, log: Log, how: str) -> Steps[Any]:
