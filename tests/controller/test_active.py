@@ -48,6 +48,7 @@ from tidelog.protocol.messages import (
     Reply,
     ResourceAlter,
 )
+from tidelog.protocol.messages.shapes import ENTRIES_MAX
 from tidelog.protocol.settings import MOVE_RATE
 from tidelog.protocol.types import NO_BROKER, BrokerId, Epoch, Offset
 from tidelog.storage.crashes import CrashKind
@@ -363,6 +364,21 @@ def test_a_registration_that_has_begun_is_refused_when_another_process_was_regis
     assert finish(node.serve(beat, 100_000)).error == 0
     assert one_more(registering).error == DuplicateBrokerRegistration.code
     assert not log.working.brokers[BrokerId(3)].fenced
+
+
+def test_a_broker_may_lack_as_many_replicas_as_a_heartbeat_can_name() -> None:
+    log = Log()
+    node = active(log)
+    log.book.say(TopicCreated(TOPIC, "wide"))
+    for first in range(0, ENTRIES_MAX, 8192):
+        log.book.say(*(partition((1,), replicas=(1, 3), index=first + n).created() for n in range(8192)))
+    places = tuple(PartitionIndex(*place) for place in log.working.partitions)
+    beat = BrokerHeartbeat(BrokerId(3), log.book.epoch(3), EPOCH, log.end_offset + 10_000, offline=places)
+    assert finish(node.serve(beat, 0)).error == 0
+    assert len(log.working.brokers[BrokerId(3)].offline) == len(places) == ENTRIES_MAX
+    for _ in node.fence(BrokerId(3), log.book.epoch(3)):
+        pass
+    assert log.working.brokers[BrokerId(3)].fenced
 
 
 def taken_out(node: Active, log: Log, how: str) -> Steps[Any]:
