@@ -54,7 +54,7 @@ from tidelog.controller.reassignment import alter_reassignments, list_reassignme
 from tidelog.controller.rebalance import imbalance, overdue, rebalance
 from tidelog.controller.recovery import Recovery, Todo, possible_losses
 from tidelog.controller.topics import Replicas, TopicDefaults, create_topic, remove_topic
-from tidelog.protocol.errors import NotController, RequestTimedOut, TidelogError
+from tidelog.protocol.errors import DamagedLog, NotController, RequestTimedOut, TidelogError
 from tidelog.protocol.messages import (
     AllocateProducerIds,
     AllocateProducerIdsReply,
@@ -182,6 +182,8 @@ class Active:
             result = self._handlers[type(request)](request, now_ms)
             if isinstance(result, Generator):
                 result = yield from result
+        except DamagedLog:  # nothing is decided here any more: that is for whoever carries this out
+            raise
         except TidelogError as error:
             return self._refusal(request, error)
         return msgspec.structs.replace(result, quorum_epoch=self.epoch)
@@ -214,15 +216,20 @@ class Active:
     # ── brokers ───────────────────────────────────────────────────────────────────────────────────
 
     def _register(self, request: RegisterBroker, now_ms: int) -> Steps:
+        begun = NO_EPOCH
         while True:
-            live = self.sessions.is_live(request.broker_id, now_ms)
             known = self.image.brokers.get(request.broker_id)
+            replaced = known.epoch if known else NO_EPOCH
+            # From whom the first step has taken, the next one takes the rest, also if it is heard again: to be refused
+            # then would leave it without what it has on its disk.
+            live = replaced != begun and self.sessions.is_live(request.broker_id, now_ms)
             end = self._metadata.log.end_offset
             facts, epoch = register(self.image, request, end, session_is_live=live)
             self.append(facts)
             if epoch != NO_EPOCH:
                 break
-            with self._taking_from(request.broker_id, known.epoch if known else NO_EPOCH):
+            begun = replaced
+            with self._taking_from(request.broker_id, replaced):
                 yield
         if facts:
             self.sessions.began(request.broker_id, now_ms)

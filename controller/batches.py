@@ -10,14 +10,14 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from tidelog.controller.facts import BATCH_BYTES_MAX, FACTS_MAX, Fact, Place
+from tidelog.controller.facts import BATCH_BYTES, FACTS_MAX, Fact, Place
 from tidelog.controller.image import Image
 from tidelog.protocol.errors import InvalidRequest
 from tidelog.protocol.messages import Reply
 
 R = TypeVar("R", bound=Reply)
 
-_BYTES_MAX: Final = BATCH_BYTES_MAX * 3 // 4
+_BYTES_MAX: Final = BATCH_BYTES * 3 // 4
 """What the facts may take; the rest is for the batch around them."""
 _AROUND: Final = 12
 """What a batch spends on a record beside its value, at most."""

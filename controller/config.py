@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tidelog.controller.active import ActiveConfig
+from tidelog.controller.facts import BATCH_BYTES_MAX
 from tidelog.controller.following import FollowingConfig
 from tidelog.controller.quorum import QuorumConfig
 from tidelog.controller.snapshots import SnapshotConfig
@@ -46,7 +47,9 @@ class ControllerConfig:
     following: FollowingConfig = field(default_factory=FollowingConfig)
     active: ActiveConfig = field(default_factory=ActiveConfig)
     snapshots: SnapshotConfig = field(default_factory=SnapshotConfig)
-    log: LogConfig = field(default_factory=lambda: LogConfig(segment_bytes=16 << 20))
+    log: LogConfig = field(
+        default_factory=lambda: LogConfig(segment_bytes=16 << 20, max_message_bytes=BATCH_BYTES_MAX)
+    )
 
     def __post_init__(self) -> None:
         ids = [number for number, _, _ in self.voters]

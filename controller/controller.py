@@ -45,6 +45,7 @@ from tidelog.controller.readers import Readers
 from tidelog.controller.turns import Steps, Turns
 from tidelog.protocol.bounds import Bounds
 from tidelog.protocol.errors import (
+    DamagedLog,
     DiskFull,
     InconsistentClusterId,
     NotController,
@@ -559,7 +560,15 @@ class Controller:
             except StopIteration as done:
                 self._answer(active, message, done.value, incoming)
                 return
+            except DamagedLog as damage:
+                self._give_up()
+                self._spawn(self._end_with(damage))
+                raise self._deposed() from damage
         self._spawn(self._serve_on(active, message, steps, incoming))
+
+    async def _end_with(self, damage: DamagedLog) -> None:
+        """A request has met it, and its answer ends nobody: `run` does."""
+        raise damage
 
     async def _serve_on(self, active: Active, message: Any, steps: Steps[Reply], incoming: Incoming) -> None:
         """What takes several steps, or is to be found out first: others are served meanwhile."""

@@ -49,8 +49,12 @@ METADATA_TOPIC_ID: Final = bytes(15) + b"\x01"
 FACTS_MAX: Final = 10_000
 """The most facts in a batch."""
 
-BATCH_BYTES_MAX: Final = 1 << 20
-"""The largest batch of facts."""
+BATCH_BYTES: Final = 1 << 20
+"""How large a batch of several facts becomes."""
+
+BATCH_BYTES_MAX: Final = 6 << 20
+"""The largest: it says of a broker that all the replicas are offline that one heartbeat can name and those that an
+earlier one has named, and that all of a third one are damaged."""
 
 Brokers = tuple[BrokerId, ...]
 Place = tuple[TopicId, Index]

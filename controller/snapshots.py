@@ -361,10 +361,15 @@ class Receiving:
 
 
 class _Opened:
-    """A file that is open as long as a block lasts."""
+    """A file that is open as long as a block lasts; without room for a new one, `NoRoom`."""
 
     def __init__(self, directory: Directory, name: str, *, create: bool = False) -> None:
-        self._file = directory.open(name, create=create)
+        try:
+            self._file = directory.open(name, create=create)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            raise NoRoom(error.errno, "no room for a file", f"{directory.path}/{name}") from error
 
     def __enter__(self) -> File:
         return self._file

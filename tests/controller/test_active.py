@@ -48,6 +48,7 @@ from tidelog.protocol.messages import (
     Reply,
     ResourceAlter,
 )
+from tidelog.protocol.messages.shapes import ENTRIES_MAX
 from tidelog.protocol.settings import MOVE_RATE
 from tidelog.protocol.types import NO_BROKER, BrokerId, Epoch, Offset
 from tidelog.storage.crashes import CrashKind
@@ -333,18 +334,51 @@ def test_a_fencing_that_ends_does_not_end_the_registration_that_goes_on_beside_i
     assert one_more(registering).broker_epoch == log.book.epoch(3)
 
 
-def test_a_registration_that_is_refused_after_some_steps_leaves_the_broker_that_is_alive_its_heartbeats() -> (
-    None
-):
+def test_a_registration_that_has_begun_is_not_refused_when_the_old_process_is_heard_again() -> None:
+    """It comes with another disk: what it has begun to take would be given back to nobody."""
     log = Log()
     node = active(log)
     alone_on_a_broker(log, 3 * STEP)
     beat = BrokerHeartbeat(BrokerId(3), log.book.epoch(3), EPOCH, log.end_offset + 10_000)
-    other_disk = replace(registration(log), directory_id=named("another disk"))
-    next(registering := node.serve(other_disk, 100_000))
+    next(registering := node.serve(from_another_disk(log), 100_000))
     assert one_more(node.serve(beat, 100_000)).error == RequestTimedOut.code
-    assert one_more(registering).error == DuplicateBrokerRegistration.code
+    reply: Any = finish(registering)
+    assert (reply.error, reply.broker_epoch) == (0, log.book.epoch(3))
+    assert finish(node.serve(beat, 100_000)).error == StaleBrokerEpoch.code
+
+
+def from_another_disk(log: Log) -> RegisterBroker:
+    """Broker 3 comes without what it had."""
+    return replace(
+        registration(log), incarnation_id=named("elsewhere"), directory_id=named("another disk"), start=1
+    )
+
+
+def test_a_registration_that_has_begun_is_refused_when_another_process_was_registered_meanwhile() -> None:
+    log = Log()
+    node = active(log)
+    alone_on_a_broker(log, 3 * STEP)
+    next(registering := node.serve(from_another_disk(log), 100_000))
+    finish(node.serve(registration(log), 100_000))
+    beat = BrokerHeartbeat(BrokerId(3), log.book.epoch(3), EPOCH, log.end_offset + 10_000)
     assert finish(node.serve(beat, 100_000)).error == 0
+    assert one_more(registering).error == DuplicateBrokerRegistration.code
+    assert not log.working.brokers[BrokerId(3)].fenced
+
+
+def test_a_broker_may_lack_as_many_replicas_as_a_heartbeat_can_name() -> None:
+    log = Log()
+    node = active(log)
+    log.book.say(TopicCreated(TOPIC, "wide"))
+    for first in range(0, ENTRIES_MAX, 8192):
+        log.book.say(*(partition((1,), replicas=(1, 3), index=first + n).created() for n in range(8192)))
+    places = tuple(PartitionIndex(*place) for place in log.working.partitions)
+    beat = BrokerHeartbeat(BrokerId(3), log.book.epoch(3), EPOCH, log.end_offset + 10_000, offline=places)
+    assert finish(node.serve(beat, 0)).error == 0
+    assert len(log.working.brokers[BrokerId(3)].offline) == len(places) == ENTRIES_MAX
+    for _ in node.fence(BrokerId(3), log.book.epoch(3)):
+        pass
+    assert log.working.brokers[BrokerId(3)].fenced
 
 
 def taken_out(node: Active, log: Log, how: str) -> Steps[Any]:

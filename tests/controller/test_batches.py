@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.controller.book import NOW, ids, named, partition
 from tidelog.controller.batches import in_batches
-from tidelog.controller.facts import BATCH_BYTES_MAX, FACTS_MAX, ConfigChanged, Fact, encode_facts
+from tidelog.controller.facts import BATCH_BYTES, FACTS_MAX, ConfigChanged, Fact, encode_facts
 
 
 def said(size: int) -> Fact:
@@ -22,7 +22,7 @@ def test_units_share_a_batch_while_they_fit() -> None:
 
 
 def test_a_unit_that_fits_into_a_batch_is_not_divided() -> None:
-    half = [said(BATCH_BYTES_MAX // 4), said(BATCH_BYTES_MAX // 4)]
+    half = [said(BATCH_BYTES // 4), said(BATCH_BYTES // 4)]
     assert in_batches([half, half]) == [half, half]
 
 
@@ -39,7 +39,7 @@ def test_every_batch_can_be_appended_and_nothing_is_lost(sizes: list[list[int]])
     units = [[said(size) for size in unit] for unit in sizes]
     batches = in_batches(units)
     assert [fact for facts in batches for fact in facts] == [fact for unit in units for fact in unit]
-    assert all(facts and len(encode_facts(facts, NOW)) <= BATCH_BYTES_MAX for facts in batches)
+    assert all(facts and len(encode_facts(facts, NOW)) <= BATCH_BYTES for facts in batches)
 
 
 @pytest.mark.parametrize(("replicas", "count"), [(1, 12_000), (3, 12_000), (50, 2_000)])
@@ -52,4 +52,4 @@ def test_a_full_batch_of_partitions_can_be_appended(replicas: int, count: int) -
     ]
     batches = in_batches([unit])
     assert len(batches) > 1
-    assert len(encode_facts(batches[0], NOW)) <= BATCH_BYTES_MAX
+    assert len(encode_facts(batches[0], NOW)) <= BATCH_BYTES

@@ -7,7 +7,10 @@ from hypothesis import strategies as st
 
 from tests.controller.book import NOW, TOPIC, partition
 from tests.protocol.strategies import messages, required_fields, struct_of
+from tidelog.controller.config import ControllerConfig
+from tidelog.controller.election import STEP
 from tidelog.controller.facts import (
+    BATCH_BYTES_MAX,
     FACTS,
     METADATA,
     METADATA_TOPIC_ID,
@@ -22,6 +25,7 @@ from tidelog.controller.facts import (
 )
 from tidelog.protocol.batch import CONTROL
 from tidelog.protocol.errors import UnsupportedFormat
+from tidelog.protocol.messages.shapes import ENTRIES_MAX
 from tidelog.protocol.records import encode
 from tidelog.protocol.types import BrokerId
 from tidelog.storage.names import parse_partition, partition_name
@@ -139,6 +143,15 @@ def test_a_fact_that_could_not_be_read_again_is_never_written() -> None:
 def test_ten_thousand_partitions_of_three_replicas_fit_into_a_batch() -> None:
     state = partition((1, 2, 3)).created()
     assert len(decode_facts(encode_facts([state] * 10_000, NOW))) == 10_000
+
+
+def test_the_largest_fact_about_a_broker_fits_into_a_batch_and_a_controller_takes_it() -> None:
+    places = [(TOPIC, 2**31 - number) for number in range(1, 1 + ENTRIES_MAX * 3)]
+    twice, once = tuple(places[: ENTRIES_MAX * 2]), tuple(places[ENTRIES_MAX * 2 :])
+    moved = [partition((1, 2, 3), index=index).changed() for index in range(STEP)]
+    batch = encode_facts([*moved, BrokerChanged(BrokerId(1), 7, True, True, twice, True, once)], NOW)
+    most = ControllerConfig(node_id=BrokerId(1), voters=((1, "127.0.0.1", 9092),)).log.max_message_bytes
+    assert len(batch) <= BATCH_BYTES_MAX == most
 
 
 def test_the_metadata_log_lies_in_a_directory_like_any_log() -> None:

@@ -4,6 +4,7 @@ import errno
 import shutil
 from pathlib import Path
 from random import Random
+from typing import NoReturn
 
 import pytest
 from crc32c import crc32c
@@ -179,6 +180,22 @@ def test_a_full_disk_refuses_a_snapshot_and_nothing_has_changed(steps: int) -> N
     assert directory.names() == [before.name]
     disk.capacity = MIB
     assert take(found, book.image) == found.newest != before
+
+
+def test_a_disk_without_room_for_another_file_refuses_a_snapshot_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, book = shelf(), small_book()
+    receiving = found.receiving(SnapshotId(book.image.end_offset, 1))
+
+    def without_room(_: object, name: str, *, create: bool = False) -> NoReturn:
+        raise OSError(errno.ENOSPC, f"planted: {name} {create}")
+
+    monkeypatch.setattr(type(found.directory), "open", without_room)
+    with pytest.raises(NoRoom):
+        found.begin(book.image, 1).run()
+    with pytest.raises(NoRoom):
+        receiving.take(0, 30, bytes(10))
+    receiving.abandon()
+    assert found.directory.names() == []
 
 
 def test_a_flush_that_fails_is_no_refusal() -> None:

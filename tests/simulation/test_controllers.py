@@ -14,6 +14,7 @@ from tidelog.protocol.errors import NotController, TopicAlreadyExists
 from tidelog.protocol.io import connect
 from tidelog.protocol.messages import BrokerHeartbeat, CreateTopics, NewTopic, Vote, VoteReply
 from tidelog.protocol.types import BrokerId
+from tidelog.storage.config import LogConfig
 from tidelog.storage.log import Log
 from tidelog.testing.simulation.host import Host
 from tidelog.testing.simulation.world import World
@@ -166,6 +167,19 @@ def test_one_that_is_killed_while_another_one_begins_is_replaced_before_a_time_o
         quorum.until(lambda: quorum.active not in {None, leader}, 1.0)  # noqa: B023 -- as above
         quorum.start(leader)
         quorum.until(quorum.settled)
+
+
+def test_one_that_finds_its_log_damaged_as_it_decides_ends_and_the_next_one_decides(world: World) -> None:
+    quorum = settled(world, idle_ms=60_000, log=LogConfig(index_interval_bytes=0))
+    leader = quorum.until_active()
+    log = quorum.nodes[leader].metadata.log
+    segment = log.segments[-1]
+    segment.close()
+    quorum.hosts[leader].disk.rot(f"{log.directory.path}/{segment.name}", 5)
+    world.expect(ExceptionGroup)
+    assert not asked(quorum, quorum.members[ONE], quorum.members[ONE].create("orders")).topics[0].error
+    assert not quorum.hosts[leader].alive
+    assert quorum.active in quorum.others(leader)
 
 
 def test_one_that_hangs_is_replaced_when_it_is_missed_and_hardly_later(world: World) -> None:
