@@ -73,7 +73,7 @@ class Report:
     stray: list[str] = field(default_factory=list)
     """Directories put aside because nobody can say whose they are."""
     problems: list[str] = field(default_factory=list)
-    """Checkpoints whose fallback was taken."""
+    """All that an operator should hear of, in words: what was damaged, is gone, or was made anew."""
 
 
 class DataDirectory:
@@ -122,6 +122,7 @@ class DataDirectory:
 
         `elsewhere`: what lies in other directories of this node.
         """
+        self.report.problems += self.life.problems
         names = self.directory.names()
         if not any(parse_partition(name) for name in names):
             for checkpoint in self._checkpoints.values():
@@ -241,6 +242,8 @@ class DataDirectory:
                 with suppress(NoRoom):  # nothing was removed: the next start will find it as well
                     self.report_damage(f"{directory.path}: {error}")
             return
+        finally:
+            self.report.problems += opening.findings.problems
         committed = self._high_watermarks.get(partition, 0)
         if committed > opening.log.end_offset:
             what = f"{directory.path} ends at offset {opening.log.end_offset}, {committed} was committed"

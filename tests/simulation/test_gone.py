@@ -10,6 +10,7 @@ from tests.simulation.test_disks import TwoDisks
 from tidelog.protocol.errors import TidelogError
 from tidelog.protocol.messages import CreateTopics, DeleteTopics, DeleteTopicsReply, NewTopic
 from tidelog.replication.sessions import Place
+from tidelog.storage.checkpoints import RECOVERY_POINTS
 from tidelog.storage.identity import PARTITION_METADATA
 from tidelog.testing.simulation.disk import SimulatedDisk
 from tidelog.testing.simulation.world import Unexpected, World
@@ -76,6 +77,26 @@ def test_who_has_lost_the_directory_of_a_partition_is_not_elected_for_it(
             town.cluster.start(number)
     town.converge()
     assert town.read() == town.sent
+
+
+def test_what_a_start_finds_wrong_with_a_cache_is_said_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is lost by it: only the log tells that the disk begins to rot."""
+    town = Town(world)
+    town.produce(20)
+    town.cluster.stop(1)
+    controller, host = town.cluster.controller, town.cluster.hosts[1]
+    controller.kill()
+    host.disk.fail_reads(f"/data/{DIRECTORY}/{0:020}.index", 0, 1 << 20)
+    controller.disk.rot(f"/data/{RECOVERY_POINTS}", 0)
+    town.cluster.start_controller()
+    town.cluster.start(1)
+    town.cluster.until(lambda: 1 in town.cluster.brokers and town.cluster.brokers[1].serving, 20)
+    town.cluster.stop(1)
+    said = [record.message for record in caplog.records if record.message.startswith("storage.problem ")]
+    assert [RECOVERY_POINTS in line for line in said] == [True, False]
+    assert said[1] == f"storage.problem /data/{DIRECTORY}/{0:020}.index: Input/output error"
 
 
 def remove_topic(town: Town) -> None:
