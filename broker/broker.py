@@ -271,6 +271,7 @@ class Broker:
         self._disks = take_disks(env, config, self._incarnation, self._halt)
         self.data = self._disks.data
         await breathing(self.data.open(env.clock.wall_ms()))
+        self._disks.log_problems()
         log = self.data.logs.get(METADATA) or self.data.first.create(
             METADATA, METADATA_TOPIC_ID, env.clock.wall_ms()
         )
@@ -570,8 +571,7 @@ class Broker:
         """Every log and checkpoint, and then the marker that says so."""
         committed = self._flusher.committed() if self._flushing is not None else {}
         await in_a_thread(lambda: self.data.close(committed))
-        for problem in self.data.report.problems:
-            logger.warning("storage.problem %s", problem)
+        self._disks.log_problems()
         self._disks.release()
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────────

@@ -1,5 +1,6 @@
 """A broker's data directories as its process has them: claimed and alive, and told to the controller one by one (ADR 106)."""
 
+import logging
 from contextlib import suppress
 from dataclasses import replace
 
@@ -15,6 +16,8 @@ from tidelog.storage.environment import Environment, Taken, take_directory
 from tidelog.storage.identity import Identity, adopt_cluster
 from tidelog.storage.open_segments import OpenSegments
 
+logger = logging.getLogger(__name__)
+
 
 class Disks:
     """All that a process has claimed, the directory with the metadata log first."""
@@ -22,6 +25,7 @@ class Disks:
     def __init__(self, taken: tuple[Taken, ...]) -> None:
         self._taken = taken
         self.data = DataDirectories([one.data for one in taken])
+        self._told: set[str] = set()
 
     @property
     def identity(self) -> Identity:
@@ -63,6 +67,15 @@ class Disks:
             except OSError as error:
                 with suppress(StorageError):  # told by `on_failure`
                     one.data.halt("note the registration", error)
+
+    def log_problems(self) -> None:
+        """Tell the operator what is wrong, and cannot be seen elsewhere: each once, when all was opened, or closed."""
+        report = self.data.report
+        offline = [str(error) for error in report.offline.values()]
+        for problem in dict.fromkeys(offline + report.problems):
+            if problem not in self._told:
+                logger.warning("storage.problem %s", problem)
+                self._told.add(problem)
 
     def release(self) -> None:
         """Let others have them."""

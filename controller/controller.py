@@ -206,6 +206,8 @@ class Controller:
         self.reserve = self._data.reserve
         with self._data.starting():
             await breathing(self._data.open(env.clock.wall_ms()))
+            for problem in self._data.report.problems:
+                logger.warning("storage.problem %s", problem)
             log = log_to_vote_with(self._data, env.clock.wall_ms())
             self._archive = Archive(log, config.snapshots, self._save_log_start)
             committed = await self._archive.open()

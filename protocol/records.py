@@ -324,11 +324,24 @@ def thinned(columns: Columns, keep: Sequence[int], delete_horizon_ms: int | None
         if not header.attributes & LOG_APPEND_TIME:
             times = columns.timestamps
             taken[0] = [times[place] - base for place in keep]
+    return _with_payload(header, taken, len(keep), base, horizon)
+
+
+def blanked(columns: Columns, keep: Sequence[int]) -> bytearray:
+    """As `thinned`, with all other records as tombstones instead: it says of no record where it stands, and never grows."""
+    taken = columns.select(range(len(columns.values)))
+    kept = set(keep)
+    taken[2] = [value if place in kept else None for place, value in enumerate(columns.values)]
+    header = columns.header
+    return _with_payload(header, taken, header.record_count, header.base_timestamp, 0)
+
+
+def _with_payload(header: BatchHeader, taken: list[object], count: int, base: int, horizon: int) -> bytearray:
     used, payload = _packed(taken, header.codec)
     return build(
         payload,
         last_offset_delta=header.last_offset_delta,
-        record_count=len(keep),
+        record_count=count,
         base_timestamp=base,
         max_timestamp=header.max_timestamp,
         attributes=header.attributes & ~CODEC_BITS | used | horizon,

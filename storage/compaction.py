@@ -25,6 +25,7 @@ keeps true (docs/STORAGE.md, 10.9; replication/01-disk 1.12):
 from array import array
 from bisect import bisect_left
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Final, NamedTuple
@@ -39,7 +40,7 @@ from tidelog.protocol.batch import (
     read_header,
 )
 from tidelog.protocol.errors import CorruptMessage, DamagedLog, InvalidRecord, MessageTooLarge
-from tidelog.protocol.records import Columns, columns_of, decode, thinned
+from tidelog.protocol.records import Columns, blanked, columns_of, decode, thinned
 from tidelog.protocol.types import NO_EPOCH, NO_OFFSET, Buffer, Epoch, Offset
 from tidelog.storage.cleaned_segment import Writer
 from tidelog.storage.cleaning import Cleaned, Outcome, Plan, Said, Source
@@ -556,15 +557,23 @@ class Compactor:
             return None
         if len(keep) == header.record_count and horizon is None:
             return header, batch
-        try:
-            made = thinned(decode(batch), keep, horizon)
-        except (InvalidRecord, MessageTooLarge):  # with a horizon times are written anew, and these cannot be
-            if horizon is None:
-                raise
-            if len(keep) == header.record_count:
-                return header, batch
-            made = thinned(decode(batch), keep)  # its tombstones stay
-        return read_header(made), made
+        made = _written_anew(decode(batch), keep, horizon)
+        return (header, batch) if made is None else (read_header(made), made)
+
+
+def _written_anew(columns: Columns, keep: list[int], horizon: int | None) -> bytearray | None:
+    """The batch with these records; None: it stays as it is, for all of them stay, and a horizon does not fit.
+
+    Whatever is older than another record of its key goes, or that one's tombstone would go before it.
+    """
+    for due in dict.fromkeys((horizon, None)):  # with a horizon times are written anew, and these may be none
+        if due is None and len(keep) == columns.header.record_count:
+            return None
+        with suppress(InvalidRecord, MessageTooLarge):
+            made = thinned(columns, keep, due)
+            if len(made) <= MAX_BATCH_BYTES:
+                return made
+    return blanked(columns, keep)
 
 
 def _columns(block: Block, header: BatchHeader, at: int) -> Columns | None:

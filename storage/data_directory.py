@@ -73,7 +73,7 @@ class Report:
     stray: list[str] = field(default_factory=list)
     """Directories put aside because nobody can say whose they are."""
     problems: list[str] = field(default_factory=list)
-    """Checkpoints whose fallback was taken."""
+    """All that an operator should hear of, in words: what was damaged, is gone, or was made anew."""
 
 
 class DataDirectory:
@@ -99,7 +99,7 @@ class DataDirectory:
         self.logs: dict[TopicPartition, Log] = {}
         self.topic_ids: dict[TopicPartition, TopicId] = {}
         self.gone: list[TopicPartition] = []
-        """Logs that were here and are in no directory any more: to be told to the controller."""
+        """Logs that were here and that nobody is to count upon, by name: to be told to the controller."""
         self.failure: StorageError | None = None
         """Why nothing here is believed any more; only a new life can."""
         self.report = Report()
@@ -122,6 +122,7 @@ class DataDirectory:
 
         `elsewhere`: what lies in other directories of this node.
         """
+        self.report.problems += self.life.problems
         names = self.directory.names()
         if not any(parse_partition(name) for name in names):
             for checkpoint in self._checkpoints.values():
@@ -163,7 +164,8 @@ class DataDirectory:
     def registered(self) -> None:
         """The controller knows what is gone: it is not told once more."""
         for partition in self.gone:
-            self._stop_saying(partition)
+            if partition not in self.report.offline:  # it may open once more
+                self._stop_saying(partition)
         self.gone = []
 
     def open_again(self, partition: TopicPartition, now_ms: int) -> bool:
@@ -213,6 +215,9 @@ class DataDirectory:
     ) -> Iterator[None]:
         directory = self.directory.directory(name)
         topic_id, problem = read_topic_id(directory)
+        if isinstance(problem, StorageError):
+            self._leave_unread(partition, problem, said)
+            return
         if topic_id is None:
             self._set_aside(directory, partition, f"{directory.path}: {problem}", said)
             return
@@ -237,6 +242,8 @@ class DataDirectory:
                 with suppress(NoRoom):  # nothing was removed: the next start will find it as well
                     self.report_damage(f"{directory.path}: {error}")
             return
+        finally:
+            self.report.problems += opening.findings.problems
         committed = self._high_watermarks.get(partition, 0)
         if committed > opening.log.end_offset:
             what = f"{directory.path} ends at offset {opening.log.end_offset}, {committed} was committed"
@@ -263,6 +270,18 @@ class DataDirectory:
         for offsets in self._unopened.values():
             offsets.pop(partition, None)
 
+    def _leave_unread(
+        self,
+        partition: TopicPartition,
+        why: StorageError,
+        said: Mapping[str, Mapping[TopicPartition, Offset]],
+    ) -> None:
+        """A log that may be whole, but whose it is cannot be read: offline and as it is, like one with an unread batch."""
+        self._go_on_saying(partition, said)
+        self.report.offline[partition] = StorageError(f"{partition} could not be opened: {why}")
+        if self.life.worst > CrashKind.PROCESS:  # by what nobody can name the controller could not tell that
+            self.gone.append(partition)
+
     def _set_aside(
         self,
         directory: Directory,
@@ -270,19 +289,25 @@ class DataDirectory:
         why: str,
         said: Mapping[str, Mapping[TopicPartition, Offset]],
     ) -> None:
-        """A directory without a readable topic id: one just being made if it has no segment, else a stray.
+        """A directory without a topic id: one just being made if it has no segment, else a stray.
 
-        Records of it are gone for whoever counts upon this replica, and that is on record before it looks like a new one.
+        Its records are gone for whoever counts upon this replica, and that is on record before it looks like a new one:
+        in the checkpoints that know it (ADR 120), or as damage to all that lies here.
         """
         name = partition_name(partition)
         has_segments = any(file.endswith(LOG) for file in directory.names())
-        if has_segments or any(partition in said[each] for each in (RECOVERY_POINTS, HIGH_WATERMARKS)):
+        known = any(partition in said[each] for each in (RECOVERY_POINTS, HIGH_WATERMARKS))
+        if has_segments and not known:
             try:
                 self.report_damage(why)
             except NoRoom:
                 self._go_on_saying(partition, said)
                 self.report.offline[partition] = DiskFull(f"{why}, and that cannot be noted")
                 return
+        if has_segments or known:
+            self._go_on_saying(partition, said)
+            self._unopened[RECOVERY_POINTS].setdefault(partition, 0)
+            self.gone.append(partition)
         if not has_segments:
             self.directory.remove_directory(name)
             return
@@ -335,7 +360,8 @@ class DataDirectory:
     def _forget(self, partition: TopicPartition) -> None:
         """A new log inherits nothing."""
         assert partition not in self.logs, partition
-        assert partition not in self.report.offline, f"{partition} is here and could not be opened"
+        if partition in self.report.offline:  # it is here
+            raise self.report.offline[partition]
         name = partition_name(partition)
         if parse_partition(name) != partition:
             raise InvalidTopic(f"{partition.topic!r} cannot be the name of a topic")

@@ -27,6 +27,7 @@ from tidelog.protocol.errors import (
     CorruptCheckpoint,
     DirectoryLocked,
     NotADataDirectory,
+    StorageError,
     UnsupportedFormat,
     WrongIdentity,
 )
@@ -136,8 +137,11 @@ def write_topic_id(directory: Directory, topic_id: TopicId) -> None:
     write_whole(directory, PARTITION_METADATA, _topic_id_bytes(topic_id))
 
 
-def read_topic_id(directory: Directory) -> tuple[TopicId | None, CorruptCheckpoint | None]:
-    """Which topic it belongs to; or None, and why: such a directory is stray and never served."""
+def read_topic_id(directory: Directory) -> tuple[TopicId | None, CorruptCheckpoint | StorageError | None]:
+    """Which topic it belongs to; or None, and why: such a directory is never served.
+
+    `StorageError`: the disk did not give it now, and it may be as good as ever. Otherwise the directory is stray for good.
+    """
     where = f"{directory.path}/{PARTITION_METADATA}"
     try:
         content = read_whole(directory, PARTITION_METADATA)
@@ -146,7 +150,9 @@ def read_topic_id(directory: Directory) -> tuple[TopicId | None, CorruptCheckpoi
         return None, CorruptCheckpoint(f"{where} is missing")
     except CorruptCheckpoint as problem:
         return None, problem
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        return None, StorageError(f"{where}: {error.strerror}")
+    except ValueError as error:
         return None, CorruptCheckpoint(f"{where}: {error}")
     if _topic_id_bytes(topic_id) != content:
         return None, CorruptCheckpoint(f"{where} is not as tidelog writes it")

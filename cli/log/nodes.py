@@ -8,7 +8,7 @@ from tidelog.cli.log.items import Fault, Severity
 from tidelog.cli.log.places import parted_in, partitions_in
 from tidelog.cli.log.segments import bases, survey_segment
 from tidelog.cli.read_only import ReadOnlyDirectory
-from tidelog.protocol.errors import CorruptCheckpoint, NotADataDirectory, UnsupportedFormat
+from tidelog.protocol.errors import CorruptCheckpoint, NotADataDirectory, StorageError, UnsupportedFormat
 from tidelog.protocol.types import Offset, TopicPartition
 from tidelog.storage.checkpoints import (
     HIGH_WATERMARKS,
@@ -225,7 +225,8 @@ def _partition(
     topic_id, problem = read_topic_id(inside)
     if problem is not None:
         what = str(problem).removeprefix(f"{inside.path}/{PARTITION_METADATA}").lstrip(": ")
-        way_out = "the next start takes the partition for a stray one and does not serve it"
+        becomes = "leaves it offline" if isinstance(problem, StorageError) else "takes it for a stray one"
+        way_out = f"the next start {becomes} and does not serve it"
         faults.append(Fault(Severity.DAMAGE, f"{inside.path}/{PARTITION_METADATA}", None, what, way_out))
     segments = bases(inside)
     end = survey_segment(inside, segments[-1]).end_offset if segments else 0

@@ -10,8 +10,10 @@ from tests.simulation.test_disks import TwoDisks
 from tidelog.protocol.errors import TidelogError
 from tidelog.protocol.messages import CreateTopics, DeleteTopics, DeleteTopicsReply, NewTopic
 from tidelog.replication.sessions import Place
+from tidelog.storage.checkpoints import RECOVERY_POINTS
+from tidelog.storage.identity import PARTITION_METADATA
 from tidelog.testing.simulation.disk import SimulatedDisk
-from tidelog.testing.simulation.world import World
+from tidelog.testing.simulation.world import Unexpected, World
 
 DIRECTORY = f"{TOPIC}-0"
 
@@ -38,11 +40,13 @@ def on_the_second(town: Town, number: int) -> tuple[SimulatedDisk, str]:
 
 @pytest.mark.parametrize("stopped", [False, True], ids=["killed", "stopped"])
 @pytest.mark.parametrize(("new_town", "where"), [(Town, on_one), (TwoDisks, on_the_second)])
+@pytest.mark.parametrize("what", ["everything", "whose it is"])
 def test_who_has_lost_the_directory_of_a_partition_is_not_elected_for_it(
     world: World,
     new_town: type[Town],
     where: Callable[[Town, int], tuple[SimulatedDisk, str]],
     stopped: bool,
+    what: str,
 ) -> None:
     """It was the last one in sync. When the others are back, it copies what they have."""
     town = new_town(world)
@@ -53,7 +57,10 @@ def test_who_has_lost_the_directory_of_a_partition_is_not_elected_for_it(
         town.cluster.stop(keeper)
     town.cluster.hosts[keeper].kill()
     disk, path = where(town, keeper)
-    disk.open_directory(path).remove_directory(DIRECTORY)
+    if what == "everything":
+        disk.open_directory(path).remove_directory(DIRECTORY)
+    else:
+        disk.open_directory(path).directory(DIRECTORY).remove(PARTITION_METADATA)
     town.cluster.start(keeper)
     town.cluster.until(lambda: town.cluster.image.partitions[other].leader == keeper, 30)
     town.cluster.pass_time(5)
@@ -70,6 +77,26 @@ def test_who_has_lost_the_directory_of_a_partition_is_not_elected_for_it(
             town.cluster.start(number)
     town.converge()
     assert town.read() == town.sent
+
+
+def test_what_a_start_finds_wrong_with_a_cache_is_said_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is lost by it: only the log tells that the disk begins to rot."""
+    town = Town(world)
+    town.produce(20)
+    town.cluster.stop(1)
+    controller, host = town.cluster.controller, town.cluster.hosts[1]
+    controller.kill()
+    host.disk.fail_reads(f"/data/{DIRECTORY}/{0:020}.index", 0, 1 << 20)
+    controller.disk.rot(f"/data/{RECOVERY_POINTS}", 0)
+    town.cluster.start_controller()
+    town.cluster.start(1)
+    town.cluster.until(lambda: 1 in town.cluster.brokers and town.cluster.brokers[1].serving, 20)
+    town.cluster.stop(1)
+    said = [record.message for record in caplog.records if record.message.startswith("storage.problem ")]
+    assert [RECOVERY_POINTS in line for line in said] == [True, False]
+    assert said[1] == f"storage.problem /data/{DIRECTORY}/{0:020}.index: Input/output error"
 
 
 def remove_topic(town: Town) -> None:
@@ -124,3 +151,16 @@ def test_who_was_killed_while_a_topic_was_removed_keeps_its_standing(world: Worl
         host.kill()
     back = comes_back_alone(town, other)
     assert not town.cluster.brokers[back].data.report.problems
+
+
+@pytest.mark.parametrize("file", [PARTITION_METADATA, f"{0:020}.log"])
+def test_a_broker_to_which_its_disk_does_not_give_the_metadata_log_says_so_and_ends(
+    world: World, file: str
+) -> None:
+    town = Town(world)
+    host = town.cluster.hosts[1]
+    host.kill()
+    host.disk.fail_reads(f"/data/__metadata-0/{file}", 0, 1 << 20)
+    town.cluster.start(1)
+    with pytest.raises(Unexpected, match="StorageError: __metadata-0 could not be opened"):
+        town.cluster.pass_time(5)

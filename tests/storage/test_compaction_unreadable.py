@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from tests.storage.compacted import MEMORY, Compacted
-from tidelog.protocol.batch import DELETE_HORIZON, build, read_header, walk
+from tidelog.protocol.batch import DELETE_HORIZON, HEADER_SIZE, build, read_header, walk
 from tidelog.protocol.errors import CorruptMessage
 from tidelog.protocol.records import decode, encode
 from tidelog.storage.cleaning import Outcome
@@ -156,3 +156,41 @@ def test_a_batch_of_which_all_stays_and_whose_times_cannot_be_written_anew_is_no
     life.roll()
     (outcome,) = compacted(life, MEMORY)
     assert outcome.written_bytes == 0
+
+
+# ── batches that become too large ─────────────────────────────────────────────────────────────────────
+
+
+def write_full(life: Compacted, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    """A batch of 40 records as large as any may be: without one of them it has to say which are left, and is larger."""
+    full = encode([b"", *[b"v"] * 39], [b"a", *[b"k%d" % number for number in range(39)]], now_ms=0)
+    size = len(full) if limit.endswith("MAX_BATCH_BYTES") else len(full) - HEADER_SIZE
+    monkeypatch.setattr(limit, size)
+    write(life, full)
+
+
+@pytest.mark.parametrize(
+    "limit", ["tidelog.protocol.records.UNCOMPRESSED_MAX", "tidelog.storage.compaction.MAX_BATCH_BYTES"]
+)
+def test_a_batch_that_would_become_too_large_without_some_records_keeps_them_without_their_values(
+    monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """As it was, it would bring a key back: the tombstone goes that was to go when nothing older of its key is left."""
+    life = Compacted(Random(1))
+    put(life, b"first", b"")
+    write_full(life, monkeypatch, limit)
+    put(life, b"a", None)
+    put(life, b"b", b"last")
+    life.roll()
+    compacted(life, MEMORY)
+    _, full, _, _ = stored(life)
+    assert rows([full]) == [(b"a", None), *[(b"k%d" % number, b"v") for number in range(39)]]
+    assert decode(full).offsets == range(1, 41)
+    life.now_ms += 2 * life.config.delete_retention_ms
+    put(life, b"k3", b"new")
+    put(life, b"b", b"newest")
+    life.roll()
+    compacted(life, MEMORY)
+    left = dict(rows(stored(life)))
+    assert (left.get(b"a"), left[b"k2"], left[b"k3"]) == (None, b"v", b"new")
+    assert (b"k3", b"v") not in rows(stored(life))

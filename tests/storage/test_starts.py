@@ -1,14 +1,18 @@
 """Starts of a data directory that are refused, that find what is not theirs, or nothing; and names that are too long."""
 
+import errno
+
 import pytest
 
 from tests.storage.logs import batch, contents
 from tests.storage.test_data_directory import EVENTS, ID, ORDERS, Node
 from tidelog.protocol.errors import DiskFull, StorageError, UnsupportedFormat
 from tidelog.protocol.types import TopicPartition
+from tidelog.storage import identity
 from tidelog.storage.checkpoints import LEADER_EPOCHS
 from tidelog.storage.crashes import CrashKind
-from tidelog.storage.files import read_whole, write_whole
+from tidelog.storage.files import Directory, read_whole, write_whole
+from tidelog.storage.identity import PARTITION_METADATA
 from tidelog.storage.seal import CHECKPOINT
 from tidelog.storage.strays import give_up, strays
 
@@ -71,7 +75,7 @@ def test_a_start_that_is_refused_hides_no_damage_that_it_has_found(node: Node, h
 
 
 @pytest.mark.parametrize("harm", ["lost", "rotten"])
-def test_a_log_of_which_nobody_knows_whose_it_is_counts_as_damaged(node: Node, harm: str) -> None:
+def test_a_log_of_which_nobody_knows_whose_it_is_counts_as_gone(node: Node, harm: str) -> None:
     """It is set aside, and a new one would be made: an empty replica that counts as one with every record."""
     node.fill()
     node.data.close({ORDERS: 40})
@@ -83,11 +87,54 @@ def test_a_log_of_which_nobody_knows_whose_it_is_counts_as_damaged(node: Node, h
         write_whole(log, "partition.metadata", b"rotten")
     node.disk.kill()
     node.start()
-    assert (node.data.life.last_end, node.data.life.worst) == (CrashKind.CLEAN, CrashKind.DAMAGED)
+    assert (node.data.life.worst, node.data.gone) == (CrashKind.CLEAN, [ORDERS])
     assert (node.data.logs, len(node.data.report.stray)) == ({}, 1)
+    assert node.kill_and_start().gone == [ORDERS], "until it is told"
+    node.data.registered()
+    node.data.write_recovery_points().run()
+    node.data.write_high_watermarks({}).run()
+    assert node.kill_and_start().gone == []
 
 
-def test_a_log_of_which_nothing_is_left_counts_as_damaged(node: Node) -> None:
+@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE, errno.EACCES])
+def test_a_log_of_which_it_cannot_be_read_whose_it_is_stays_as_it_is(
+    node: Node, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be whole: the start after a new cable, or with more descriptors, opens it."""
+    written = {ORDERS: node.fill(ORDERS), EVENTS: node.fill(EVENTS)}
+    node.data.close({ORDERS: 40})
+
+    def refuses(directory: Directory, name: str) -> bytes:
+        if (directory.path, name) == ("/data/orders-0", PARTITION_METADATA):
+            raise OSError(number, "no")
+        return read_whole(directory, name)
+
+    monkeypatch.setattr(identity, "read_whole", refuses)
+    data = node.kill_and_start()
+    assert (list(data.report.offline), data.report.stray, data.gone) == ([ORDERS], [], [])
+    assert data.life.worst is CrashKind.CLEAN
+    data.close({})
+    monkeypatch.undo()
+    data = node.kill_and_start()
+    assert {name: contents(log) for name, log in data.logs.items()} == written
+    assert (data.high_watermark(ORDERS), data.report.found[ORDERS].verified_bytes) == (40, 0)
+
+
+def test_who_cannot_say_whose_a_log_is_lets_nobody_count_upon_it_after_a_loss_of_power(node: Node) -> None:
+    """With several disks the controller judges what is not named by how the first one has fared."""
+    node.fill()
+    node.data.write_high_watermarks({ORDERS: 40}).run()
+    node.disk.fail_reads("/data/orders-0/partition.metadata", 0, 4000)
+    node.kill_and_start()
+    data = node.cut_power_and_start()
+    assert (list(data.report.offline), data.gone) == ([ORDERS], [ORDERS])
+    data.registered()
+    data.write_high_watermarks({}).run()
+    node.disk.medium.file_at("/data/orders-0/partition.metadata").unreadable.clear()
+    assert node.kill_and_start().report.found[ORDERS].damage, "what was said of it is not forgotten"
+
+
+def test_a_log_of_which_nothing_is_left_counts_as_gone(node: Node) -> None:
     node.fill()
     node.data.close({ORDERS: 40})
     node.disk.kill()
@@ -95,7 +142,14 @@ def test_a_log_of_which_nothing_is_left_counts_as_damaged(node: Node) -> None:
     for name in list(log.names()):
         log.remove(name)
     node.disk.kill()
-    assert node.start().life.worst is CrashKind.DAMAGED
+    assert node.start().gone == [ORDERS]
+
+
+def test_a_log_of_which_neither_it_nor_a_checkpoint_says_whose_it_is_counts_as_damaged(node: Node) -> None:
+    node.fill()
+    node.data.directory.directory("orders-0").remove(PARTITION_METADATA)
+    data = node.kill_and_start()
+    assert (data.life.worst, data.gone) == (CrashKind.DAMAGED, [ORDERS])
 
 
 def test_what_was_just_being_made_is_no_damage(node: Node) -> None:
@@ -106,8 +160,6 @@ def test_what_was_just_being_made_is_no_damage(node: Node) -> None:
 
 def test_a_log_of_which_nobody_knows_whose_it_is_stays_where_that_cannot_be_noted(node: Node) -> None:
     node.fill()
-    node.data.close({ORDERS: 40})
-    node.disk.kill()
     node.disk.open_directory("/data").directory("orders-0").remove("partition.metadata")
     node.disk.capacity = node.disk.medium.used
     node.disk.kill()
