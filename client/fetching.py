@@ -180,7 +180,7 @@ class Fetching:
         reader.topic_id = topic.id
         if not had:
             return
-        reader.high_watermark = reader.log_start = NO_OFFSET
+        reader.high_watermark = reader.log_start = reader.said = NO_OFFSET
         reader.leader_epoch = reader.ends_epoch = NO_EPOCH
         if at == reader.begins and reader.error is None:
             self.begin_anew(reader)

@@ -45,8 +45,6 @@ class Hand:
         """Whose turn it is to be read, the next one first."""
         self._given: dict[TopicPartition, Offset] = {}
         """From where on the application was given records that it may not be done with; `last` is another one."""
-        self._said: dict[TopicPartition, Offset] = {}
-        """How far the application has said itself that it is."""
         self._times: dict[TopicPartition, tuple[tuple[Offset, int], ...]] = {}
         """Where batches ended that were given, and when their last record was written: as far as anybody may ask."""
 
@@ -62,7 +60,6 @@ class Hand:
         fetching = self._fetching
         fetching.unassign([name for name in fetching.readers if name not in names])
         self._given = {name: offset for name, offset in self._given.items() if name in fetching.readers}
-        self._said = {name: offset for name, offset in self._said.items() if name in fetching.readers}
         self._times = {name: times for name, times in self._times.items() if name in fetching.readers}
         fetching.assign(names)
         self._turn = list(fetching.readers.values())
@@ -78,14 +75,14 @@ class Hand:
         self.withdraw(names)
         self._fetching.unassign([name for name in names if name in self._fetching.readers])
         for name in names:
-            for table in (self._given, self._said, self._times):
-                table.pop(name, None)
+            self._given.pop(name, None)
+            self._times.pop(name, None)
 
     def drop_all(self) -> None:
         """Nothing is this consumer's any more."""
         self._end_one_by_one()
-        for table in (self._given, self._said, self._times):
-            table.clear()
+        self._given.clear()
+        self._times.clear()
         self._fetching.unassign(list(self._fetching.readers))
         self._turn = []
 
@@ -94,8 +91,9 @@ class Hand:
     def seek(self, reader: Reader, offset: Offset, question: int | None = None) -> None:
         """Go on there; what was given of it counts no more."""
         self.put_back()
-        for table in (self._given, self._said, self._times):
-            table.pop(reader.name, None)
+        self._given.pop(reader.name, None)
+        self._times.pop(reader.name, None)
+        reader.said = NO_OFFSET
         reader.seek(offset, question)
 
     def position(self, reader: Reader) -> Offset:
@@ -119,11 +117,12 @@ class Hand:
     def say(self, name: TopicPartition, offset: Offset) -> None:
         """The application commits this itself: before that offset it is done."""
         if name in self._fetching.readers:
-            self._said[name] = offset
+            self._fetching.readers[name].said = offset
 
     def done(self, name: TopicPartition) -> Offset:
         """How far the application is done with it, also by what it has said of what it has in hand."""
-        processed, said = self.processed(name), self._said.get(name, NO_OFFSET)
+        reader, processed = self._fetching.readers.get(name), self.processed(name)
+        said = NO_OFFSET if reader is None else reader.said
         return said if processed < said <= self.placed(name) else processed
 
     def time_before(self, name: TopicPartition, offset: Offset) -> int:

@@ -39,6 +39,7 @@ class Reader:
         "question",
         "rest",
         "retry_at_ms",
+        "said",
         "strayed",
         "topic_id",
         "unchecked",
@@ -56,6 +57,8 @@ class Reader:
         """The next offset that the user gets; -1: not known yet."""
         self.begins: Offset = NO_OFFSET
         """Where a group has said that it begins; -1: nobody has. As long as the position is there nothing was read."""
+        self.said: Offset = NO_OFFSET
+        """How far the application has said itself that it is, of this topic; -1: it has not, or has sought since."""
         self.offset: Offset = NO_OFFSET
         """The next offset to fetch."""
         self.offset_epoch: Epoch = NO_EPOCH

@@ -101,8 +101,8 @@ class Sending:
     def turn(self, now_ms: float) -> list[Shipment]:
         """Everything that is to be sent now; what it holds is under way from here on."""
         self.wanted.clear()
-        self._sequences.clear(self._accumulator.active)  # before anything fails that others stand behind
         self.expire(now_ms)
+        self._sequences.clear(self._accumulator.active)
         shipments: list[Shipment] = []
         while more := self._round(now_ms):
             shipments += more

@@ -15,8 +15,8 @@ What it keeps true (I-69, I-73):
 * A batch that an attempt may have written is never sent under another number: it is sent under its own until a
   broker says what became of it, or it has failed. Only what was certainly refused each time is numbered anew.
 * There is a new epoch only when no batch is unresolved: neither unanswered nor possibly written. Until then only such
-  batches are sent. What is certainly not written waits for it, and whatever stands behind that is in no doubt either: a
-  broker leaves no gap.
+  batches are sent. What is certainly not written waits for it, or was refused for good; whatever stands behind that is in
+  no doubt either: a broker leaves no gap.
 * Numbers of a lane follow one another, and begin at 0 with each identity.
 """
 
@@ -30,6 +30,9 @@ from tidelog.protocol.errors import (
     ConnectionFailed,
     DuplicateSequenceNumber,
     InvalidProducerEpoch,
+    InvalidRecord,
+    InvalidTimestamp,
+    MessageTooLarge,
     NotEnoughReplicasAfterAppend,
     NotLeaderOrFollower,
     OutOfOrderSequenceNumber,
@@ -53,6 +56,9 @@ PERHAPS_WRITTEN: Final = frozenset(
     }
 )
 """What may be said of a batch that is in a log nevertheless: it was appended, and then something went wrong."""
+
+_NEVER_WRITTEN: Final = frozenset({MessageTooLarge, InvalidRecord, InvalidTimestamp})
+"""What is said of a batch for good before anything of it is written."""
 
 _MISSING: Final = frozenset({OutOfOrderSequenceNumber, UnknownProducerId})
 """A batch before this one is not in the log, says the broker."""
@@ -87,6 +93,8 @@ class Sequences:
         """Counts identities."""
         self._anew = False
         """Whether the next identity has another id."""
+        self._missing: dict[Lane, Batch] = {}
+        """Of this identity: the first batch of each lane that has failed and is certainly not written."""
 
     # ── the identity ──────────────────────────────────────────────────────────────────────────────
 
@@ -108,6 +116,7 @@ class Sequences:
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
         self.generation += 1
         self._anew = False
+        self._missing.clear()
 
     def not_given(self) -> None:
         """Nobody has answered: it has to be asked again."""
@@ -132,19 +141,20 @@ class Sequences:
     def clear(self, lanes: Iterable[Lane]) -> None:
         """Once the numbering is broken: what is behind a batch that is certainly not written is not written either.
 
-        That one is not sent under its number again, so brokers refuse those behind it, also what arrives late of them.
+        That one has failed or is not sent under its number again, so brokers refuse those behind it, also what arrives late
+        of them.
         """
         if self.naming is not Naming.BROKEN:
             return
         for lane in lanes:
-            missing: int | None = None
+            missing = self._missing.get(lane)
             for batch in lane.queue:
                 if batch.generation != self.generation:
                     break
                 if missing is None:
-                    missing = None if batch.uncertain else batch.sequence
-                elif batch.sequence > missing:  # not where numbers went round: who has forgotten it takes a 0
-                    batch.uncertain = False
+                    missing = None if batch.uncertain else batch
+                elif batch.number > missing.number and batch.sequence > missing.sequence:
+                    batch.uncertain = False  # not where numbers went round: who has forgotten it takes a 0
 
     def number(self, batch: Batch, codec: int) -> None:
         """The bytes to send: those that were sent before, or the batch with the lane's next number."""
@@ -180,6 +190,7 @@ class Sequences:
         if error.retriable:
             batch.uncertain = batch.uncertain or type(error) in PERHAPS_WRITTEN
             return Outcome.AGAIN
+        batch.uncertain = batch.uncertain or type(error) not in _NEVER_WRITTEN
         return Outcome.FAILED
 
     def failed(self, batch: Batch) -> None:
@@ -187,6 +198,8 @@ class Sequences:
         numbered = batch.sequence != NO_SEQUENCE and batch.generation == self.generation
         if numbered and self.naming is not Naming.ASKED:
             self.break_off()
+            if batch.shipment is None and not batch.uncertain:
+                self._missing.setdefault(batch.lane, batch)
 
 
 def _waits_for_another(lane: Lane, batch: Batch) -> bool:

@@ -523,8 +523,8 @@ class Admin(GroupAdmin):
             return f"broker {broker} does not answer: {error}"
         if not isinstance(reply, MetadataReply):
             return f"broker {broker} answered {type(reply).__name__}"
-        lacks = lack(reply)
-        return f"broker {broker}: {lacks}" if lacks else ""
+        self._session.adopt(reply)  # it may say more than the one that was asked for all
+        return f"broker {broker}: {lacks}" if (lacks := lack(reply)) else ""
 
     async def _named(
         self, partitions: str | Iterable[TopicPartition], deadline_s: float

@@ -338,7 +338,7 @@ class Session:
         began_ms, answers = self._now_ms(), self.silence.answers
         try:
             reply = await first(self._ways(request, timeout_ms), timeout_ms)
-            changes = self.cluster.adopt(reply)
+            self.adopt(reply)
         except TidelogError as error:
             self._counts["refresh_errors"] += 1
             self.silence.failed(error, began_ms, answers)
@@ -346,6 +346,10 @@ class Session:
         self.silence.heard()
         self._counts["refreshes"] += 1
         self._refreshed_s = asyncio.get_running_loop().time()
+
+    def adopt(self, reply: MetadataReply) -> None:
+        """Take what is new in a broker's answer, and tell of it; raises InconsistentClusterId."""
+        changes = self.cluster.adopt(reply)
         self.connections.belong_to(self.cluster.cluster_id)
         if changes.brokers:
             self._drop_the_gone()

@@ -3,8 +3,10 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.client.nodes import Cluster
+from tests.client.scripted import Scripted, partition
 from tidelog.client.admin import NewTopic
 from tidelog.client.io.session import Session
 from tidelog.protocol.errors import (
@@ -18,8 +20,15 @@ from tidelog.protocol.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
-from tidelog.protocol.messages import Metadata, MetadataReply
-from tidelog.protocol.types import TopicPartition
+from tidelog.protocol.io import Incoming
+from tidelog.protocol.messages import (
+    CreatedPartitions,
+    CreatePartitions,
+    CreatePartitionsReply,
+    Metadata,
+    MetadataReply,
+)
+from tidelog.protocol.types import BrokerId, TopicPartition
 
 ORDERS = NewTopic("orders", partitions=3, replication_factor=3)
 FIRST = TopicPartition("orders", 0)
@@ -79,6 +88,25 @@ async def test_partitions_are_added_and_known_when_it_returns(cluster: Cluster) 
         assert len(client.cluster.partitions("orders")) == 5
         with pytest.raises(InvalidPartitions):
             await client.admin.add_partitions("orders", 2)
+
+
+async def test_partitions_are_known_that_were_added_though_the_first_broker_asked_did_not_know_them() -> None:
+    async with Scripted() as brokers, brokers.client() as client:
+        await client.topic("orders")
+        more = (*brokers.topics["orders"].partitions, partition(2))
+
+        def add(_broker: BrokerId, incoming: Incoming) -> None:
+            incoming.reply(CreatePartitionsReply((CreatedPartitions("orders", partitions=3),)))
+
+        def late(broker: BrokerId, incoming: Incoming) -> None:
+            told(broker, incoming)
+            if brokers.count(CreatePartitions):
+                brokers.offset = 11
+                brokers.topics["orders"] = replace(brokers.topics["orders"], partitions=more)
+
+        brokers.handler, told, brokers.on_metadata = add, brokers.on_metadata, late
+        await client.admin.add_partitions("orders", 3)
+        assert len(client.cluster.partitions("orders")) == 3
 
 
 async def test_settings_are_set_taken_back_and_refused(broker: Cluster) -> None:

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from tests.client.consuming import Desk
+from tests.client.consuming import Desk, batch
 from tests.client.nodes import Cluster
 from tests.client.test_alone import alone, made_anew
 from tests.client.test_groups import PLACES, client, cluster, member, take
+from tidelog.client.hand import Hand
 from tidelog.client.io.client import Client
 from tidelog.client.io.coordinator import AtCoordinator
 from tidelog.protocol.errors import OffsetOutOfRange, UnknownTopicId
@@ -74,6 +75,19 @@ async def test_what_the_group_has_committed_of_the_old_topic_is_not_where_the_ne
     async with alone(client) as consumer:
         consumer.assign([FIRST])
         assert [record.offset for record in await take(consumer, 1)] == [0]
+
+
+def test_what_was_committed_of_the_old_topic_says_nothing_of_what_is_in_hand_of_the_new_one() -> None:
+    desk = Desk(leaders=(1,), start=7)
+    hand = Hand(desk.fetching)
+    hand.begin([FIRST])
+    desk.first.begins = 7
+    hand.say(FIRST, 20)
+    desk.lead(1, topic_id=ANOTHER)
+    desk.first.seek(0)
+    desk.answer(desk.asked(), batch(0, 50))
+    assert hand.give() is not None
+    assert hand.done(FIRST) == 0, "who goes on there must not begin at 20"
 
 
 def test_who_has_sought_is_told_also_where_its_group_began() -> None:

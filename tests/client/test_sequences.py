@@ -10,11 +10,13 @@ from tidelog.protocol.errors import (
     DuplicateSequenceNumber,
     InvalidProducerEpoch,
     InvalidRecord,
+    MessageTooLarge,
     NotEnoughReplicas,
     OutOfOrderSequenceNumber,
     RequestTimedOut,
     TidelogError,
     UnknownProducerId,
+    UnknownServerError,
 )
 from tidelog.protocol.messages import InitProducerId
 from tidelog.protocol.types import SEQUENCES
@@ -178,6 +180,64 @@ def test_where_numbers_have_gone_round_the_doubt_stays() -> None:
     desk.lost(second, ConnectionFailed("cut"))
     assert desk.turn(100) == []
     assert desk.name() is None, "of a producer that is not known the 0 may have been taken"
+
+
+def test_what_is_behind_a_batch_that_was_refused_for_good_is_in_no_doubt() -> None:
+    desk = Desk()
+    failed, behind = desk.full(), desk.full()
+    first, second = desk.turn()
+    desk.refused(first, MessageTooLarge("1061 bytes, at most 1000 are taken"))
+    assert isinstance(failed.error, MessageTooLarge), "it is told at once"
+    desk.lost(second, ConnectionFailed("cut"))
+    assert desk.turn(100) == []
+    assert desk.name(7, 1) == InitProducerId(7, 0)
+    assert desk.one().batches == [behind]
+    assert numbers(behind) == (7, 1, 0)
+
+
+def test_what_is_behind_a_batch_whose_time_was_up_while_it_was_refused_is_in_no_doubt() -> None:
+    desk = Desk()
+    failed = desk.full()
+    first = desk.one()
+    desk.now_ms += 500
+    behind = desk.full()
+    second = desk.one()
+    desk.refused(first, NotEnoughReplicas("one is missing"))
+    desk.lost(second, ConnectionFailed("cut"))
+    failed.lane.retry_at_ms = desk.now_ms + 600  # nobody takes anything meanwhile
+    assert desk.turn(550) == []
+    assert isinstance(failed.error, RequestTimedOut)
+    assert desk.name(7, 1) is not None
+    assert desk.one(100).batches == [behind]
+    assert numbers(behind) == (7, 1, 0)
+
+
+def test_what_is_behind_a_batch_that_failed_and_may_be_written_stays_in_doubt() -> None:
+    desk = Desk()
+    failed, behind = desk.full(), desk.full()
+    first, second = desk.turn()
+    desk.refused(first, UnknownServerError("after it was appended"))
+    assert failed.done
+    desk.lost(second, ConnectionFailed("cut"))
+    assert desk.name() is None
+    assert desk.one(100).batches == [behind]
+    assert numbers(behind) == (7, 0, 1)
+
+
+def test_what_is_before_a_batch_that_was_refused_for_good_stays_in_doubt_where_numbers_have_gone_round() -> (
+    None
+):
+    desk = Desk()
+    lane = desk.put().lane
+    desk.written(desk.one())
+    lane.next_sequence = SEQUENCES - 1
+    before, _ = desk.full(), desk.full()
+    first, second = desk.turn()
+    desk.lost(first, ConnectionFailed("cut"))
+    desk.refused(second, MessageTooLarge("1061 bytes, at most 1000 are taken"))
+    assert desk.name() is None
+    assert desk.one(100).batches == [before]
+    assert numbers(before) == (7, 0, SEQUENCES - 1)
 
 
 def refused_and_lost(desk: Desk) -> tuple[Batch, Batch, Shipment]:

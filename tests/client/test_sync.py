@@ -80,7 +80,7 @@ def until(condition: Callable[[], object], what: str) -> None:
 @pytest.mark.parametrize("name", ["Admin", "Consumer", "Producer", "Client"])
 def test_whatever_the_client_can_do_is_here_by_the_same_name_and_arguments(name: str) -> None:
     session = {"start", "cluster", "connections", "rng", "call", "call_any", "connection", "refresh", "hint"}
-    session |= {"register", "unregister", "spawn", "watch", "backoff", "pause", "topic"}
+    session |= {"register", "unregister", "spawn", "watch", "backoff", "pause", "topic", "adopt"}
     blocking = getattr(tidelog.sync, name)
     for public, found in inspect.getmembers(getattr(tidelog, name), inspect.isfunction):
         if public.startswith("_") or (name == "Client" and public in session):
