@@ -234,6 +234,25 @@ def test_times_in_the_hour_when_clocks_go_back_are_those_that_were_meant() -> No
     assert made.timestamps_ms == [1_793_511_000_000, 1_793_514_600_000, None]
 
 
+@pytest.mark.parametrize("time_us", [-1001, -(1 << 63)])
+def test_a_time_before_1970_is_refused_with_its_row(time_us: int) -> None:
+    times = pa.array([7, None, time_us], pa.timestamp("us", tz="UTC"))
+    with pytest.raises(
+        InvalidRecord, match=rf"row 12 of the task: timestamp is {time_us} microseconds from 1970"
+    ):
+        Rows(pa.record_batch({"value": ["a", "b", "c"], "timestamp": times}), first=10)
+
+
+def test_a_record_without_a_time_and_one_from_before_1970_are_read_as_what_they_are() -> None:
+    made = shaped(batch(encode([b"v", b"w"], timestamps=[-1, 5])))
+    assert made["timestamp"].cast(pa.int64()).to_pylist() == [-1000, 5000]
+    assert shaped(batch(encode([b"v"], now_ms=-1500)))["timestamp"].cast(pa.int64()).to_pylist() == [
+        -1_500_000
+    ]
+    again = Rows(pa.record_batch({"value": made["value"], "timestamp": made["timestamp"]}))
+    assert again.timestamps_ms == [-1, 5]
+
+
 @pytest.mark.parametrize(("header", "fact"), [(None, "null"), ({"key": None, "value": b"v"}, "a value with")])
 def test_a_header_that_is_none_is_refused_with_its_row(header: object, fact: str) -> None:
     headers = pa.array([None, [{"key": "k", "value": None}, header]], columns._ARROW_HEADERS)
