@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import time
 from collections import Counter
+from random import Random
 from uuid import uuid4
 
 import pyarrow as pa
@@ -299,6 +300,20 @@ def test_the_ledger_keeps_one_entry_of_a_query_whose_batches_are_done(world: Wor
         return [key for each in ledger._entries.values() for key in each if key.startswith(task.query)]
 
     assert world.run(entries()) == [task.query]
+
+
+def test_a_micro_batch_of_very_many_tasks_is_done_with_what_each_of_them_wrote(world: World) -> None:
+    random, query = Random(7), uuid4().hex
+    tasks = {str(task): (random.randrange(1 << 20), random.getrandbits(64)) for task in range(60_000)}
+    done = Done(batch=3, tasks=tasks, checksum=CHECKSUM)
+
+    async def read_again() -> Done | None:
+        await Ledger(world.client).finish(query, done)
+        ledger = Ledger(world.client)
+        await ledger.refresh(query)
+        return ledger.done(query)
+
+    assert world.run(read_again()) == done
 
 
 @pytest.mark.parametrize("ended", [10, BATCH_ROWS + 1, 2 * BATCH_ROWS + 5])
