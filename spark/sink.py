@@ -30,12 +30,13 @@ _ledgers: list[tuple[Client, Ledger]] = []
 
 
 def ledger_of(client: Client) -> Ledger:
-    """This process's, for as long as it has that client."""
+    """This process's, for as long as it has that client: a worker may have tasks of several queries in turn."""
+    _ledgers[:] = [each for each in _ledgers if not each[0].closed]
     for known, ledger in _ledgers:
         if known is client:
             return ledger
     ledger = Ledger(client)
-    _ledgers[:] = [(client, ledger)]
+    _ledgers.append((client, ledger))
     return ledger
 
 
