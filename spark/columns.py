@@ -4,6 +4,7 @@ What it keeps true: a batch has exactly the schema that was asked for; only the 
 batch takes is bounded by `ROWS` and `BYTES`, whatever the producers' batches are.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, chain, groupby
@@ -57,7 +58,10 @@ def schema_of(*, headers: bool) -> StructType:
 
 
 def check_schema(schema: StructType) -> None:
-    """Refuse what cannot be read: a column that is none of ours, or one of another type."""
+    """Refuse what cannot be read: a column that is none of ours, one of another type, or one twice."""
+    for name, times in Counter(schema.names).items():
+        if times > 1:
+            raise InvalidConfig(f"schema: column {name} is there {times} times; name each once")
     for wanted in schema.fields:
         types = COLUMNS.get(wanted.name)
         if types is None:

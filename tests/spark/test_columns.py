@@ -12,10 +12,10 @@ from tidelog.client.fetching import Decode
 from tidelog.client.records import RecordBatch, batch_from
 from tidelog.protocol.batch import LOG_APPEND_TIME, stamp
 from tidelog.protocol.compression import CODECS, NONE
-from tidelog.protocol.errors import CorruptMessage, InvalidRecord
+from tidelog.protocol.errors import CorruptMessage, InvalidConfig, InvalidRecord
 from tidelog.protocol.records import decode, decode_packed, encode, thinned
 from tidelog.spark import columns
-from tidelog.spark.columns import ROWS, Rows, Shaper, bytes_of, schema_of
+from tidelog.spark.columns import ROWS, Rows, Shaper, bytes_of, check_schema, schema_of
 
 
 def batch(data: bytearray, offset: int = 0, unpack: Decode = decode_packed) -> RecordBatch:
@@ -214,6 +214,11 @@ def test_times_of_batches_and_times_of_records_stand_side_by_side() -> None:
     ]
     assert made["offset"].to_pylist() == [0, 1, 10, 11, 20, 21, 30, 31, 40, 41, 52, 53]
     assert made["timestampType"].to_pylist() == [0] * 10 + [1] * 2
+
+
+def test_a_schema_that_names_a_column_twice_is_refused() -> None:
+    with pytest.raises(InvalidConfig, match="schema: column value is there 2 times; name each once"):
+        check_schema(StructType([StructField("value", StringType())] * 2))
 
 
 # ── the other way ─────────────────────────────────────────────────────────────────────────────────────
