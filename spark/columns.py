@@ -4,6 +4,7 @@ What it keeps true: a batch has exactly the schema that was asked for; only the 
 batch takes is bounded by `ROWS` and `BYTES`, whatever the producers' batches are.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, chain, groupby
@@ -28,6 +29,7 @@ from tidelog.client.records import RecordBatch, place_of
 from tidelog.protocol.errors import CorruptMessage, InvalidConfig, InvalidRecord
 from tidelog.protocol.packed import length_of, uniform_of
 from tidelog.protocol.records import PackedColumns
+from tidelog.protocol.types import NO_TIMESTAMP
 
 ROWS: Final = 32_768
 """Records in an Arrow batch: from 5,000 to 100,000 Spark is as fast as it gets."""
@@ -56,7 +58,10 @@ def schema_of(*, headers: bool) -> StructType:
 
 
 def check_schema(schema: StructType) -> None:
-    """Refuse what cannot be read: a column that is none of ours, or one of another type."""
+    """Refuse what cannot be read: a column that is none of ours, one of another type, or one twice."""
+    for name, times in Counter(schema.names).items():
+        if times > 1:
+            raise InvalidConfig(f"schema: column {name} is there {times} times; name each once")
     for wanted in schema.fields:
         types = COLUMNS.get(wanted.name)
         if types is None:
@@ -393,12 +398,24 @@ class Rows:
         if "timestamp" in given:
             # In UTC: where clocks go back, an hour of local times is there twice, and Arrow rounds none of it.
             times = given["timestamp"].cast(pa.timestamp("us", tz="UTC"))
+            _check_times(times.cast(pa.int64()), first)
             whole = pc.floor_temporal(times, unit="millisecond")
             self.timestamps_ms = whole.cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64()).to_pylist()
         self.headers: list[Sequence[tuple[str, bytes | None]]] | None = None
         if "headers" in given:
             rows = given["headers"].to_pylist()
             self.headers = [_pairs(row or (), number) for number, row in enumerate(rows, first)]
+
+
+def _check_times(times_us: pa.Array, first: int) -> None:
+    """Refuse what is before 1970; -1 ms is what a record without a time reads as, and becomes one again."""
+    too_early = pc.less(times_us, 1000 * NO_TIMESTAMP)
+    place = pc.index(too_early, True).as_py()
+    if place >= 0:
+        raise InvalidRecord(
+            f"row {first + place} of the task: timestamp is {times_us[place].as_py()} microseconds from 1970, before which "
+            "no record's time can be: put it into the value, and let timestamp be null, which is the time of writing"
+        )
 
 
 def _pairs(headers: Sequence[Mapping[str, Any] | None], number: int) -> Sequence[tuple[str, bytes | None]]:

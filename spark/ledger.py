@@ -38,6 +38,9 @@ PARTITIONS: Final = 8
 CHECKSUM: Final = 2
 """Which kind of checksum is written: the first one took null for empty, and did not see where values end."""
 
+_ENTRY_BYTES_MAX: Final = 16 << 20
+"""What an entry takes at most before it is compressed; of `Done` each task takes about 40 bytes, and compressed 17."""
+
 _Entry = TypeVar("_Entry", "Intent", "Done")
 
 
@@ -174,7 +177,7 @@ class Ledger:
     async def _write(self, query: str, entries: Mapping[str, bytes | None]) -> None:
         await self._there()
         if self._producer is None:
-            self._producer = self._client.producer()
+            self._producer = self._client.producer(compression="zstd", max_request_size=_ENTRY_BYTES_MAX)
         keys = [key.encode() for key in entries]
         await self._producer.send_many(TOPIC, list(entries.values()), keys, partition=_partition(query))
 

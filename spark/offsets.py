@@ -62,7 +62,9 @@ def stream_offset(given: Mapping[str, Any]) -> StreamOffset:
         start, merge = _flat(given.get(START, {})), bool(given.get(MERGE, True))
         return StreamOffset(flat, ids, int(given.get(ROWS, ROWS_MIN)), start, merge)
     except (AttributeError, TypeError, ValueError) as error:
-        raise InvalidConfig(f"the checkpoint's offset {dict(given)} is none of tidelog's: {error}") from error
+        raise InvalidConfig(
+            f"the checkpoint's offset {given!r} is none of tidelog's: give this stream a checkpoint of its own"
+        ) from error
 
 
 def _flat(given: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, Offset]:

@@ -18,6 +18,8 @@ from tidelog.spark.portal import Address
 
 EARLIEST: Final = -2
 LATEST: Final = -1
+_MOST: Final = 2**63 - 1
+"""The last offset, and the last time in ms, that can be asked for."""
 
 Kind: TypeAlias = Literal["batch", "stream"]
 
@@ -130,12 +132,18 @@ class _Given:
             raise InvalidConfig(f"{name}={text!r}: it must be true or false")
         return text == "true"
 
-    def number(self, name: str, low: int = 1) -> int | None:
+    def number(self, name: str) -> int | None:
         if not self.has(name):
             return None
         text = self.text(name)
-        if not re.fullmatch(r"-?\d+", text) or int(text) < low:
-            raise InvalidConfig(f"{name}={text!r}: it must be a whole number of at least {low}")
+        if not re.fullmatch(r"\d+", text) or int(text) < 1:
+            raise InvalidConfig(f"{name}={text!r}: it must be a whole number of at least 1")
+        return int(text)
+
+    def time_ms(self, name: str) -> int:
+        text = self.text(name)
+        if not re.fullmatch(r"\d{1,19}", text) or int(text) > _MOST:
+            raise InvalidConfig(f"{name}={text!r}: it must be a time in ms since 1970, such as 1700000000000")
         return int(text)
 
     def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
@@ -305,7 +313,7 @@ def _each(name: str, text: str, low: int) -> Mapping[TopicPartition, int]:
     fitting = isinstance(found, dict) and all(isinstance(by, dict) for by in found.values())
     for topic, by in found.items() if fitting else ():
         for number, value in by.items():
-            fitting &= number.isdecimal() and type(value) is int and value >= low
+            fitting &= number.isdecimal() and type(value) is int and low <= value <= _MOST
             if fitting:
                 each[TopicPartition(topic, int(number))] = value
     if not fitting or not each:
@@ -319,7 +327,7 @@ def _where(options: _Given, name: str, kind: str, default: int) -> Where:
     """By Kafka's precedence: a time for all, a time for each, offsets."""
     at_time, by_time = f"{kind}Timestamp", f"{kind}OffsetsByTimestamp"
     if options.has(at_time):
-        return Where(timestamp_ms=options.number(at_time, 0), option=at_time)
+        return Where(timestamp_ms=options.time_ms(at_time), option=at_time)
     if options.has(by_time):
         return Where(times_ms=_each(by_time, options.text(by_time), 0), option=by_time)
     text = options.text(name)

@@ -4,6 +4,7 @@ What it keeps true: a micro-batch that Spark repeats, in whole or in part, write
 attempts count as one as well, a job that is run again is another one.
 """
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from tidelog.client.io.client import Client
-from tidelog.protocol.errors import InvalidRequest
+from tidelog.protocol.errors import InvalidRequest, TidelogError
 from tidelog.spark.ledger import CHECKSUM, Done, Ledger, Place
 from tidelog.spark.options import WriteOptions
 from tidelog.spark.portal import connected, portal
@@ -23,6 +24,8 @@ from tidelog.spark.writing import Writing
 if TYPE_CHECKING:
     import pyarrow as pa
 
+logger = logging.getLogger(__name__)
+
 _QUERY = "sql.streaming.queryId"
 _BATCH = "streaming.sql.batchId"
 
@@ -30,12 +33,13 @@ _ledgers: list[tuple[Client, Ledger]] = []
 
 
 def ledger_of(client: Client) -> Ledger:
-    """This process's, for as long as it has that client."""
+    """This process's, for as long as it has that client: a worker may have tasks of several queries in turn."""
+    _ledgers[:] = [each for each in _ledgers if not each[0].closed]
     for known, ledger in _ledgers:
         if known is client:
             return ledger
     ledger = Ledger(client)
-    _ledgers[:] = [(client, ledger)]
+    _ledgers.append((client, ledger))
     return ledger
 
 
@@ -98,7 +102,11 @@ class BatchSink(DataSourceArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """What was written stays: a log takes nothing back. The job will not be tried again."""
-        portal().run(_finish(self.options, self.job, None))
+        try:
+            portal().run(_finish(self.options, self.job, None))
+        except TidelogError as error:
+            # A task has failed, mostly for the same reason: raised here it would hide what the task says.
+            logger.warning("spark.job_not_ended job=%s reason=%s", self.job, error)
 
 
 async def _finish(options: WriteOptions, query: str, done: Done | None) -> None:

@@ -12,10 +12,10 @@ from tidelog.client.fetching import Decode
 from tidelog.client.records import RecordBatch, batch_from
 from tidelog.protocol.batch import LOG_APPEND_TIME, stamp
 from tidelog.protocol.compression import CODECS, NONE
-from tidelog.protocol.errors import CorruptMessage, InvalidRecord
+from tidelog.protocol.errors import CorruptMessage, InvalidConfig, InvalidRecord
 from tidelog.protocol.records import decode, decode_packed, encode, thinned
 from tidelog.spark import columns
-from tidelog.spark.columns import ROWS, Rows, Shaper, bytes_of, schema_of
+from tidelog.spark.columns import ROWS, Rows, Shaper, bytes_of, check_schema, schema_of
 
 
 def batch(data: bytearray, offset: int = 0, unpack: Decode = decode_packed) -> RecordBatch:
@@ -216,6 +216,11 @@ def test_times_of_batches_and_times_of_records_stand_side_by_side() -> None:
     assert made["timestampType"].to_pylist() == [0] * 10 + [1] * 2
 
 
+def test_a_schema_that_names_a_column_twice_is_refused() -> None:
+    with pytest.raises(InvalidConfig, match="schema: column value is there 2 times; name each once"):
+        check_schema(StructType([StructField("value", StringType())] * 2))
+
+
 # ── the other way ─────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -232,6 +237,25 @@ def test_times_in_the_hour_when_clocks_go_back_are_those_that_were_meant() -> No
     times = pa.array(twice, pa.timestamp("us", tz="America/New_York"))  # 2026-11-01, 1:30 and 1:30
     made = Rows(pa.record_batch({"value": ["a", "b", "c"], "timestamp": times}))
     assert made.timestamps_ms == [1_793_511_000_000, 1_793_514_600_000, None]
+
+
+@pytest.mark.parametrize("time_us", [-1001, -(1 << 63)])
+def test_a_time_before_1970_is_refused_with_its_row(time_us: int) -> None:
+    times = pa.array([7, None, time_us], pa.timestamp("us", tz="UTC"))
+    with pytest.raises(
+        InvalidRecord, match=rf"row 12 of the task: timestamp is {time_us} microseconds from 1970"
+    ):
+        Rows(pa.record_batch({"value": ["a", "b", "c"], "timestamp": times}), first=10)
+
+
+def test_a_record_without_a_time_and_one_from_before_1970_are_read_as_what_they_are() -> None:
+    made = shaped(batch(encode([b"v", b"w"], timestamps=[-1, 5])))
+    assert made["timestamp"].cast(pa.int64()).to_pylist() == [-1000, 5000]
+    assert shaped(batch(encode([b"v"], now_ms=-1500)))["timestamp"].cast(pa.int64()).to_pylist() == [
+        -1_500_000
+    ]
+    again = Rows(pa.record_batch({"value": made["value"], "timestamp": made["timestamp"]}))
+    assert again.timestamps_ms == [-1, 5]
 
 
 @pytest.mark.parametrize(("header", "fact"), [(None, "null"), ({"key": None, "value": b"v"}, "a value with")])

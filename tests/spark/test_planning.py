@@ -1,6 +1,10 @@
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidelog.protocol.errors import InvalidConfig
 from tidelog.protocol.types import TopicPartition
 from tidelog.spark.offsets import StreamOffset, stream_offset
 from tidelog.spark.planning import Span, limited, rows_per_task, tasks
@@ -101,3 +105,14 @@ def test_offsets_survive_a_checkpoint() -> None:
 
 def test_offsets_of_an_older_checkpoint_that_say_less_are_read() -> None:
     assert stream_offset({"orders": {"3": 7}}) == StreamOffset({TopicPartition("orders", 3): 7}, {})
+
+
+@pytest.mark.parametrize(
+    "another", [7, [1, 2], {"orders": 7}, {"logOffset": {"x": 1}}, {"orders": {"0": None}}]
+)
+def test_an_offset_of_another_source_is_refused_with_what_it_is(another: Any) -> None:
+    with pytest.raises(
+        InvalidConfig, match=r"offset .* is none of tidelog's: give this stream a checkpoint"
+    ) as refused:
+        stream_offset(another)
+    assert repr(another) in str(refused.value)

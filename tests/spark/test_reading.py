@@ -7,7 +7,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.conftest import World
@@ -177,6 +177,11 @@ def test_what_cannot_be_is_one_clear_sentence(
 def test_an_address_where_nobody_listens_is_named(spark: SparkSession) -> None:
     with pytest.raises(AnalysisException, match=r"127\.0\.0\.1:1: Connection refused"):
         read_topic(spark, "orders", "127.0.0.1:1").count()
+
+
+def test_a_write_where_nobody_listens_ends_with_the_sentence_of_its_task(spark: SparkSession) -> None:
+    with pytest.raises(PythonException, match=r"127\.0\.0\.1:1: Connection refused$"):
+        write_topic(spark.sql("select 'a' as value"), "orders", "127.0.0.1:1")
 
 
 def test_a_load_is_cut_into_tasks_as_it_is_told(spark: SparkSession, world: World) -> None:

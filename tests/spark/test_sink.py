@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import time
 from collections import Counter
+from random import Random
 from uuid import uuid4
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from tests.spark.conftest import World
 from tidelog.client import Client, connect
 from tidelog.protocol.errors import InvalidRequest, OffsetOutOfRange
 from tidelog.protocol.types import TopicPartition
+from tidelog.spark import sink
 from tidelog.spark.ledger import CHECKSUM, Done, Intent, Ledger, Numbering, Place
 from tidelog.spark.options import WriteOptions
 from tidelog.spark.portal import Address
@@ -299,6 +301,38 @@ def test_the_ledger_keeps_one_entry_of_a_query_whose_batches_are_done(world: Wor
         return [key for each in ledger._entries.values() for key in each if key.startswith(task.query)]
 
     assert world.run(entries()) == [task.query]
+
+
+def test_a_worker_with_tasks_of_two_clusters_in_turn_keeps_a_ledger_of_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept: list[tuple[Client, Ledger]] = []
+    monkeypatch.setattr(sink, "_ledgers", kept)
+
+    async def in_turn() -> None:
+        one, other = connect("one:1"), connect("other:1")
+        ledgers = [sink.ledger_of(one), sink.ledger_of(other)]
+        assert [sink.ledger_of(one), sink.ledger_of(other)] == ledgers
+        await one.close()
+        assert sink.ledger_of(other) is ledgers[1]
+        assert [client for client, _ in kept] == [other]
+        await other.close()
+
+    asyncio.run(in_turn())
+
+
+def test_a_micro_batch_of_very_many_tasks_is_done_with_what_each_of_them_wrote(world: World) -> None:
+    random, query = Random(7), uuid4().hex
+    tasks = {str(task): (random.randrange(1 << 20), random.getrandbits(64)) for task in range(60_000)}
+    done = Done(batch=3, tasks=tasks, checksum=CHECKSUM)
+
+    async def read_again() -> Done | None:
+        await Ledger(world.client).finish(query, done)
+        ledger = Ledger(world.client)
+        await ledger.refresh(query)
+        return ledger.done(query)
+
+    assert world.run(read_again()) == done
 
 
 @pytest.mark.parametrize("ended", [10, BATCH_ROWS + 1, 2 * BATCH_ROWS + 5])
