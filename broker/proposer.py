@@ -1,4 +1,5 @@
-"""Ask the controller for the ISRs that leaders want: one request in flight, all partitions that are due in it.
+"""Ask the controller for the ISRs that leaders want: one request in flight, all partitions that are due in it, or in
+the next ones.
 
 What it keeps true (docs/REPLICATION.md; D2, D3, I-15, I-16): every sending has a number of its own; an answer never
 installs anything; without an answer it is asked again, for as long as the leader wants it.
@@ -9,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from random import Random
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from tidelog.broker.leadership import Alteration, Leadership
 from tidelog.broker.replicas import Replicas
@@ -28,6 +29,8 @@ from tidelog.replication.sessions import Place
 logger = logging.getLogger(__name__)
 
 _AGAIN_MS = 100
+AT_ONCE: Final = 10_000
+"""Partitions in one request: it fits into a frame, and so does its answer, also where it says why not."""
 
 Asked: TypeAlias = dict[Place, tuple[Leadership, Alteration]]
 """What is asked of the controller in one request, and for whom."""
@@ -81,13 +84,17 @@ class Proposer:
 
     def _collect(self) -> Asked:
         asked: Asked = {}
-        for place, partition in list(self._replicas.proposing.items()):
+        proposing = self._replicas.proposing
+        for place, partition in list(proposing.items()):
+            if len(asked) == AT_ONCE:
+                break
             leadership = partition.leadership
             alteration = leadership.alteration() if leadership is not None else None
             if leadership is None or alteration is None:
-                del self._replicas.proposing[place]
+                del proposing[place]
             else:
                 asked[place] = leadership, alteration
+                proposing[place] = proposing.pop(place)  # behind those whose turn has not come
         return asked
 
     def _request(self, asked: Asked, quorum_epoch: int) -> AlterPartition:

@@ -14,7 +14,7 @@ seen) is forgotten with it. Whoever carries it sends a reply when `MetadataLog.w
 
 import logging
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -244,7 +244,9 @@ class Active:
         self._check_is_not_being_fenced(request)
         while (result := beat(self.image, self.sessions, request, now_ms)).goes_on:
             self.append(result.facts)
-            yield
+            taking = self._taking_from(request.broker_id, request.broker_epoch)
+            with taking if request.want_fence else nullcontext():
+                yield
             if self._beats[request.broker_id] is not request:
                 # Two that say different things would take back what the other has done, for ever.
                 raise RequestTimedOut(f"broker {request.broker_id} has sent a newer heartbeat meanwhile")

@@ -388,11 +388,14 @@ def taken_out(node: Active, log: Log, how: str) -> Steps[Any]:
         return node.fence(BrokerId(3), epoch)
     if how == "registered anew":
         return node.serve(registration(log), 0)
+    beat = BrokerHeartbeat(BrokerId(3), epoch, EPOCH, log.end_offset + 10_000)
+    if how == "as it wishes":
+        return node.serve(replace(beat, want_fence=True), 0)
     failed = tuple(PartitionIndex(*place) for place in log.working.partitions)
-    return node.serve(BrokerHeartbeat(BrokerId(3), epoch, EPOCH, log.end_offset + 10_000, offline=failed), 0)
+    return node.serve(replace(beat, offline=failed), 0)
 
 
-@pytest.mark.parametrize("how", ["fenced", "registered anew", "without a disk"])
+@pytest.mark.parametrize("how", ["fenced", "registered anew", "as it wishes", "without a disk"])
 def test_no_leader_puts_back_who_is_being_taken_out_step_by_step(how: str) -> None:
     log = Log()
     node = active(log)
