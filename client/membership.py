@@ -47,7 +47,7 @@ from tidelog.protocol.messages import (
     TopicPartitions,
 )
 from tidelog.protocol.messages.shapes import ENTRIES_MAX
-from tidelog.protocol.types import TopicId
+from tidelog.protocol.types import NO_BROKER, BrokerId, TopicId
 
 Place: TypeAlias = tuple[TopicId, int]
 Places: TypeAlias = frozenset[Place]
@@ -148,6 +148,8 @@ class Membership:
         """When to heartbeat next; None: not before something happens."""
         self._whole = True
         """Whether the next heartbeat says everything, because the coordinator may not have heard the last."""
+        self._coordinator = NO_BROKER
+        """Whom it has spoken to last."""
         self._failures = 0
         self._closing = False
 
@@ -215,10 +217,15 @@ class Membership:
         """When to ask for the next heartbeat; None: not before something happens."""
         return self._due_ms
 
-    def poll(self, now_ms: int) -> GroupHeartbeat | None:
-        """The heartbeat to send now, if any."""
+    def poll(self, now_ms: int, coordinator: BrokerId = NO_BROKER) -> GroupHeartbeat | None:
+        """The heartbeat to send now, if any, to that broker as far as is known.
+
+        To another one than before it says everything: an older one that comes there late is heard, and its answer is not.
+        """
         if self._due_ms is None or now_ms < self._due_ms:
             return None
+        self._whole |= self._coordinator not in {NO_BROKER, coordinator}
+        self._coordinator = coordinator
         self._due_ms = None
         self._sequence += 1
         self._in_flight = self._sequence

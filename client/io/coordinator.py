@@ -46,7 +46,8 @@ class AtCoordinator:
     def __init__(self, session: Session, group: str) -> None:
         self._session = session
         self._group = group
-        self._broker = NO_BROKER
+        self.broker = NO_BROKER
+        """Who it is, as far as is known."""
         self._looking = asyncio.Lock()
 
     async def ask(self, request: Request, kind: type[R], timeout_ms: float) -> R:
@@ -113,8 +114,8 @@ class AtCoordinator:
 
     async def _find(self, timeout_ms: float) -> BrokerId:
         async with self._looking:
-            if self._broker != NO_BROKER:
-                return self._broker
+            if self.broker != NO_BROKER:
+                return self.broker
             request = FindCoordinator((self._group,), int(timeout_ms))
             reply, _ = await self._session.call_any(request, timeout_ms=timeout_ms)
             if not isinstance(reply, FindCoordinatorReply) or len(reply.coordinators) != 1:
@@ -128,12 +129,12 @@ class AtCoordinator:
                     raise CoordinatorNotAvailable(
                         f"broker {found.broker_id} coordinates {self._group!r}, and is not alive"
                     )
-            self._broker = found.broker_id
-            return self._broker
+            self.broker = found.broker_id
+            return self.broker
 
     def _forget(self, broker: BrokerId) -> None:
-        if self._broker == broker:
-            self._broker = NO_BROKER
+        if self.broker == broker:
+            self.broker = NO_BROKER
 
 
 def pieces(entries: Sequence[T], texts: Callable[[T], str] = lambda _: "") -> Iterator[Sequence[T]]:

@@ -242,7 +242,7 @@ class GroupMember:
         membership = self.membership
         while membership.standing not in {Standing.LEFT, Standing.FAILED}:
             self._changed.clear()
-            request = membership.poll(_now_ms())
+            request = membership.poll(_now_ms(), self._at.broker)
             if request is not None:
                 _ = self._spawn(self._heartbeat(request))
             due_ms = membership.deadline_ms

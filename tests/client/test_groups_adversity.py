@@ -22,8 +22,8 @@ from tidelog.protocol.errors import (
     UnknownServerError,
     UnreleasedInstanceId,
 )
-from tidelog.protocol.messages import OffsetCommit, Request
-from tidelog.protocol.types import TopicPartition
+from tidelog.protocol.messages import GroupHeartbeat, OffsetCommit, Request
+from tidelog.protocol.types import NO_BROKER, TopicPartition
 
 __all__ = ["client", "cluster"]
 
@@ -195,3 +195,27 @@ async def test_partitions_that_nobody_leads_are_named_and_the_others_can_be_set(
             each.partition: 10 if each in led else -1 for each in PLACES
         }, "what is not known is not guessed"
         assert (await committed(client)).count(0) == len(led)
+
+
+async def test_a_coordinator_that_a_commit_has_found_hears_everything_from_the_next_heartbeat(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "WAIT_MS", 100)
+    async with member(client) as consumer:
+        await shared(consumer)
+        said: list[GroupHeartbeat] = []
+        call = client.call
+
+        async def listens(broker: Any, request: Request, *rest: Any, **options: Any) -> Any:
+            if isinstance(request, GroupHeartbeat):
+                said.append(request)
+            return await call(broker, request, *rest, **options)
+
+        monkeypatch.setattr(client, "call", listens)
+        await until(lambda: len(said) > 2 and said[-1].owned is None, "nothing is new")
+        said.clear()
+        assert consumer._group is not None
+        consumer._group._at.broker = NO_BROKER  # as who was told that it is none any more
+        await until(
+            lambda: any(each.owned and each.subscription for each in said), "it says what it has and wants"
+        )

@@ -29,6 +29,7 @@ from tidelog.protocol.errors import (
     UnsupportedAssignor,
 )
 from tidelog.protocol.messages import GroupHeartbeat, GroupHeartbeatReply, TopicPartitions
+from tidelog.protocol.types import NO_BROKER, BrokerId
 
 TOPIC = bytes(15) + b"\x01"
 
@@ -108,6 +109,21 @@ def test_the_next_one_follows_after_the_interval_and_says_nothing_twice() -> Non
     talk.now_ms = 5000
     request = talk.said()
     assert (request.member_epoch, request.subscription, request.owned) == (1, None, None)
+
+
+@pytest.mark.parametrize("known", [BrokerId(2), NO_BROKER])
+def test_another_coordinator_is_told_everything_though_nothing_has_failed(known: BrokerId) -> None:
+    """A commit was told who it is, say: what an older heartbeat has led to there, nobody has heard."""
+    talk = having(0)
+    wholes = []
+    for coordinator in (BrokerId(1), BrokerId(1), known, BrokerId(2)):
+        talk.now_ms += 5000
+        request = talk.membership.poll(talk.now_ms, coordinator)
+        assert request is not None
+        assert (request.subscription is None) is (request.owned is None)
+        wholes.append(request.owned is not None)
+        talk.hear(1, unchanged=True)
+    assert wholes == [False, False, True, False]
 
 
 def test_another_wish_is_said_at_once_even_if_an_answer_is_awaited() -> None:
