@@ -53,6 +53,8 @@ SENT: list[tuple[Callable[[Any], Any], type[TidelogError], str]] = [
     (lambda p: p.send("t", b"v", partition="0"), InvalidRecord, "a partition is a number, not '0'"),
     (lambda p: p.send("t", b"v", headers={"a": b"1"}), InvalidRecord, "a header is a pair"),
     (lambda p: p.send("t", b"v", headers=[("a", "1")]), InvalidRecord, "a header is a pair"),
+    (lambda p: p.send("t", b"v", headers=[5]), InvalidRecord, "a header is a pair .*, not 5"),
+    (lambda p: p.send("t", b"v", headers=5), InvalidRecord, "headers are a list of pairs, as .*, not 5"),
     (lambda p: p.send("t", b"v", timestamp_ms=1.5), InvalidRecord, "milliseconds since 1970, not 1.5"),
     (lambda p: p.send_many("t", b"abc"), InvalidRecord, "values are a list of bytes, not bytes"),
     (lambda p: p.send_many("t", None), InvalidRecord, "values are a list of bytes, not NoneType"),
@@ -67,6 +69,14 @@ async def test_a_record_that_cannot_be_is_refused_and_nothing_is_sent(client: ti
                 await call(producer)
         assert producer.metrics()["producer_batches_outstanding"] == 0
         assert (await producer.send("t", b"v", partition=0)).offset == 0
+
+
+async def test_headers_that_can_be_read_once_are_refused_and_fail_nobody_else(client: tidelog.Client) -> None:
+    async with client.producer() as producer:
+        other = await producer.enqueue("t", b"v", partition=0)
+        with pytest.raises(InvalidRecord, match=r"headers are a list of pairs, as .*, not <generator"):
+            await producer.send("t", b"v", partition=0, headers=(each for each in [("a", b"1")]))  # type: ignore[arg-type]
+        assert (await other).offset == 0
 
 
 PAIR = r"give TopicPartition\(topic, number\), or such a pair, as \('orders', 0\)"
