@@ -34,7 +34,7 @@ def size_of(timestamp_ms: object, headers: object) -> int:
         if (
             not isinstance(header, tuple | list)
             or len(header) != 2
-            or not (isinstance(header[0], str) and _is_text(header[0]))
+            or not (isinstance(header[0], str) and is_text(header[0]))
             or not (header[1] is None or type(header[1]) is bytes)
         ):
             raise InvalidRecord(f"a header is a pair of text, and bytes or None, not {header!r}")
@@ -42,7 +42,8 @@ def size_of(timestamp_ms: object, headers: object) -> int:
     return size
 
 
-def _is_text(name: str) -> bool:
+def is_text(name: str) -> bool:
+    """Whether it can be written: a half of a surrogate pair cannot."""
     try:
         name.encode()
     except UnicodeEncodeError:
