@@ -5,7 +5,9 @@ else refused at once, with what was given and what is taken.
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
+from tidelog.client.sizes import is_text
 from tidelog.protocol.errors import InvalidRequest
+from tidelog.protocol.messages.shapes import TOPIC_NAME_MAX
 from tidelog.protocol.types import Offset, TopicPartition
 
 GivenPartition: TypeAlias = TopicPartition | tuple[str, int]
@@ -24,7 +26,7 @@ def partition_of(given: object) -> TopicPartition:
         raise InvalidRequest(
             f"{given!r} is no partition: give TopicPartition(topic, number), or such a pair, as ('orders', 0)"
         )
-    topic, number = given
+    topic, number = topic_name(given[0]), given[1]
     if type(number) is not int:
         raise InvalidRequest(f"{given!r} is no partition: its number is a whole number, not {number!r}")
     if number < 0:
@@ -73,7 +75,16 @@ def topics_of(given: Iterable[object]) -> list[str]:
         if isinstance(each, list | tuple | set | frozenset) and all(isinstance(name, str) for name in each):
             spread = ", ".join(repr(name) for name in each)
             raise InvalidRequest(f"topics are given one by one: ({spread}), not in a {type(each).__name__}")
-        if not isinstance(each, str) or not each:
-            raise InvalidRequest(f"a topic's name is text, not {each!r}")
-        names.append(each)
+        names.append(topic_name(each))
     return names
+
+
+def topic_name(given: object) -> str:
+    """A name that can be asked for: a request with another one fails for all who share it, or ends the connection."""
+    if not isinstance(given, str) or not given or not is_text(given):
+        raise InvalidRequest(f"a topic's name is text, not {given!r}")
+    if len(given) > TOPIC_NAME_MAX:
+        raise InvalidRequest(
+            f"a topic's name has at most {TOPIC_NAME_MAX} characters, not {len(given)}: {given[:20]!r}..."
+        )
+    return given

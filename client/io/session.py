@@ -26,6 +26,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from tidelog.client.arguments import topic_name
 from tidelog.client.cluster import Changes, Cluster, Topic
 from tidelog.client.config import Address, ClientConfig
 from tidelog.client.io.absence import ABSENT_MS, Absence
@@ -36,7 +37,6 @@ from tidelog.client.silence import Silence
 from tidelog.protocol.errors import (
     ClientClosed,
     ConnectionFailed,
-    InvalidRequest,
     LeaderNotAvailable,
     NoController,
     RequestTimedOut,
@@ -249,8 +249,7 @@ class Session:
         known = self.cluster.topics.get(name)
         if known is not None:
             return known
-        if not isinstance(name, str):
-            raise InvalidRequest(f"a topic's name is text, not {name!r}")
+        topic_name(name)
         backoff = self.backoff(self._timeout_ms(timeout))
         absent_until_ms = self._now_ms() + ABSENT_MS
         why = ""

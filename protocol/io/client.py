@@ -21,6 +21,7 @@ from tidelog.protocol.bounds import Bounds
 from tidelog.protocol.calls import ONE_WAY, Calls
 from tidelog.protocol.errors import (
     ConnectionFailed,
+    InvalidRequest,
     MalformedFrame,
     MessageTooLarge,
     RequestTimedOut,
@@ -217,12 +218,17 @@ class Connection(asyncio.BufferedProtocol):
         self._check(attachments)
         now_ms = self._loop.time() * 1000
         deadline_ms = now_ms + timeout_ms
+        correlation = self._calls.begin((waiter, type(request), timeout_ms), deadline_ms)
+        try:
+            head = encode_head(correlation, request)
+        except (UnicodeEncodeError, OverflowError, TypeError) as error:
+            self._calls.forget(correlation)
+            raise InvalidRequest(f"{type(request).__name__} cannot be written: {error}") from error
         if self.silent_since_ms is None:
             self.silent_since_ms = now_ms
-        correlation = self._calls.begin((waiter, type(request), timeout_ms), deadline_ms)
         if self._timer is None or deadline_ms < self._timer_ms:
             self._set_timer(deadline_ms)
-        self._put(encode_head(correlation, request), attachments, alone=len(self._calls) == 1)
+        self._put(head, attachments, alone=len(self._calls) == 1)
         return correlation
 
     def _check(self, attachments: tuple[Buffer, ...]) -> None:

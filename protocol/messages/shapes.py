@@ -27,7 +27,9 @@ TopicId: TypeAlias = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Uuid: TypeAlias = Annotated[bytes, Meta(min_length=16, max_length=16)]
 """An id that was drawn at random, of a process or a disk: 16 bytes."""
 
-TopicName: TypeAlias = Annotated[str, Meta(max_length=249)]
+TOPIC_NAME_MAX: Final = 249
+
+TopicName: TypeAlias = Annotated[str, Meta(max_length=TOPIC_NAME_MAX)]
 """A topic's name: text of at most 249 characters."""
 
 Name: TypeAlias = Annotated[str, Meta(max_length=1024)]

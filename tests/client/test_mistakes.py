@@ -50,9 +50,14 @@ SENT: list[tuple[Callable[[Any], Any], type[TidelogError], str]] = [
     (lambda p: p.send("t", b"v", 5), InvalidRecord, "key is bytes or None, not int"),
     (lambda p: p.send(b"t", b"v"), InvalidRequest, "name is text, not b't'"),
     (lambda p: p.send(None, b"v"), InvalidRequest, "name is text, not None"),
+    (lambda p: p.send("", b"v"), InvalidRequest, "name is text, not ''"),
+    (lambda p: p.send("x" * 250, b"v"), InvalidRequest, "at most 249 characters, not 250: 'xxxx"),
+    (lambda p: p.send("\udc80", b"v"), InvalidRequest, r"name is text, not '\\udc80'"),
     (lambda p: p.send("t", b"v", partition="0"), InvalidRecord, "a partition is a number, not '0'"),
     (lambda p: p.send("t", b"v", headers={"a": b"1"}), InvalidRecord, "a header is a pair"),
     (lambda p: p.send("t", b"v", headers=[("a", "1")]), InvalidRecord, "a header is a pair"),
+    (lambda p: p.send("t", b"v", headers=[5]), InvalidRecord, "a header is a pair .*, not 5"),
+    (lambda p: p.send("t", b"v", headers=5), InvalidRecord, "headers are a list of pairs, as .*, not 5"),
     (lambda p: p.send("t", b"v", timestamp_ms=1.5), InvalidRecord, "milliseconds since 1970, not 1.5"),
     (lambda p: p.send_many("t", b"abc"), InvalidRecord, "values are a list of bytes, not bytes"),
     (lambda p: p.send_many("t", None), InvalidRecord, "values are a list of bytes, not NoneType"),
@@ -69,6 +74,14 @@ async def test_a_record_that_cannot_be_is_refused_and_nothing_is_sent(client: ti
         assert (await producer.send("t", b"v", partition=0)).offset == 0
 
 
+async def test_headers_that_can_be_read_once_are_refused_and_fail_nobody_else(client: tidelog.Client) -> None:
+    async with client.producer() as producer:
+        other = await producer.enqueue("t", b"v", partition=0)
+        with pytest.raises(InvalidRecord, match=r"headers are a list of pairs, as .*, not <generator"):
+            await producer.send("t", b"v", partition=0, headers=(each for each in [("a", b"1")]))  # type: ignore[arg-type]
+        assert (await other).offset == 0
+
+
 PAIR = r"give TopicPartition\(topic, number\), or such a pair, as \('orders', 0\)"
 READ: list[tuple[Callable[[Any], Any], str]] = [
     (lambda c: c.assign("t"), r"assign takes a list of partitions, as \[\('orders', 0\)\], not 't'"),
@@ -83,6 +96,8 @@ READ: list[tuple[Callable[[Any], Any], str]] = [
     (lambda c: c.assign([("t",)]), f"is no partition: {PAIR}"),
     (lambda c: c.assign([("t", 0, 1)]), f"is no partition: {PAIR}"),
     (lambda c: c.assign([(0, "t")]), f"is no partition: {PAIR}"),
+    (lambda c: c.assign([("", 0)]), "a topic's name is text, not ''"),
+    (lambda c: c.subscribe("x" * 250), "at most 249 characters, not 250: 'xxxx"),
     (lambda c: c.assign([("t", "0")]), "its number is a whole number, not '0'"),
     (lambda c: c.assign([("t", True)]), "its number is a whole number, not True"),
     (lambda c: c.assign([("t", -1)]), "their numbers begin at 0"),

@@ -9,6 +9,7 @@ from tests.protocol.io.peers import ANSWER, ASK, Node, saying, until
 from tests.protocol.test_hosts import NONE
 from tidelog.protocol.errors import (
     ConnectionFailed,
+    InvalidRequest,
     MessageTooLarge,
     NotLeaderOrFollower,
     RequestTimedOut,
@@ -63,6 +64,17 @@ async def test_an_attachment_may_come_in_parts(node: Node) -> None:
     connection = await node.connect()
     _, attached = await connection.call(ASK, b"one", LARGE, bytearray(b"two"), memoryview(b"three"))
     assert attached == b"one" + LARGE + b"two" + b"three"
+
+
+async def test_a_request_that_cannot_be_written_is_refused_and_nobody_owes_an_answer(node: Node) -> None:
+    node.handler = echo
+    connection = await node.connect()
+    for wrong in (Hello(client_id="\udc80"), Hello(client_id=2**64), Hello(client_id=object())):  # type: ignore[arg-type]
+        with pytest.raises(InvalidRequest, match="Hello cannot be written: "):
+            await connection.call(wrong)
+    assert connection.oldest is None
+    assert connection.silent_since_ms is None
+    assert (await connection.call(ASK))[0] == ANSWER
 
 
 async def test_replies_may_come_in_any_order(node: Node) -> None:
