@@ -20,6 +20,7 @@ from tidelog.protocol.errors import (
     InvalidTopic,
     LeaderNotAvailable,
     TidelogError,
+    UnknownTopicOrPartition,
     error_of,
 )
 from tidelog.protocol.messages import (
@@ -121,7 +122,9 @@ def _check(client: Client, entry: PartitionProduced) -> None:
 
 def _leader(client: Client, name: TopicPartition, topic_id: TopicId) -> BrokerId:
     topic = client.cluster.topics.get(name.topic)
-    if topic is not None and topic.id != topic_id:
+    if topic is None:
+        raise UnknownTopicOrPartition(f"{name.topic}: the topic was deleted while it was written to")
+    if topic.id != topic_id:
         raise InvalidTopic(f"{name.topic}: the topic was deleted and made anew while it was written to")
     leader = client.cluster.leader(*name)
     if leader == NO_BROKER:

@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType
 
 from tidelog.client.io.client import Client
 from tidelog.client.io.consumer import Consumer
-from tidelog.protocol.errors import TidelogError
+from tidelog.protocol.errors import InvalidConfig, TidelogError
 from tidelog.protocol.types import Offset, TopicPartition
 from tidelog.spark.batch import Task
 from tidelog.spark.lookup import Found, behind_the_end, find, means, place
@@ -139,6 +139,7 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     async def _next(self, at: StreamOffset, *, fresh: bool, bounded: bool) -> StreamOffset | None:
+        self._check_checkpoint(at)
         may_lack = {name.topic for name in at.offsets} if self.options.fail_on_data_loss else self._named
         found = await self._find(may_lack)
         gone = await self._gone(at, found)
@@ -167,6 +168,17 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         topics = {name.topic for name in ends}
         ids = {topic: had for topic, had in at.ids.items() if topic in topics} | found.ids
         return StreamOffset(ends, ids, rows, told, merge=options.min_partitions is None)
+
+    def _check_checkpoint(self, at: StreamOffset) -> None:
+        """Refuse one of which nothing is asked for: another stream's, mostly, whose place this one would forget."""
+        if not at.offsets or not self.options.fail_on_data_loss:
+            return
+        if not any(means(self.options, name) for name in at.offsets):
+            topics = ", ".join(sorted({name.topic for name in at.offsets}))
+            raise InvalidConfig(
+                f"the checkpoint is of {topics}, and nothing in it is asked for: give this stream a checkpoint of its own, "
+                "or set failOnDataLoss=false to forget it and read what is asked for from its beginning"
+            )
 
     async def _gone(self, at: StreamOffset, found: Found) -> set[TopicPartition]:
         """What the stream has been reading and nobody has any more; not what the options have ceased to mean."""

@@ -8,6 +8,7 @@ from tests.client.simulated import Stage
 from tests.simulation.cluster import BROKER_PORT
 from tidelog.client.admin import NewTopic
 from tidelog.client.io.client import Client, connect
+from tidelog.protocol.errors import InvalidConfig
 from tidelog.protocol.types import Offset, TopicId, TopicPartition
 from tidelog.spark import stream
 from tidelog.spark.columns import schema_of
@@ -88,6 +89,33 @@ def test_a_topic_that_only_one_of_two_brokers_shows_keeps_its_place(monkeypatch:
     assert end is not None
     assert end.offsets == {**orders(7, 8), other: 5}
     assert end.ids == at.ids
+
+
+@pytest.mark.parametrize("options", [{"subscribe": "other"}, {"subscribe": "orders", "partitions": "2"}])
+def test_a_checkpoint_of_which_nothing_is_asked_for_is_forgotten_only_on_demand(
+    options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = TopicPartition(options["subscribe"], 2)
+
+    async def find(*_: object) -> Found:
+        return Found({asked.topic: OTHER}, {asked: 1}, {asked: 5})
+
+    async def connected(_: Address) -> None:
+        return None
+
+    async def ids_now(*_: object) -> dict[str, TopicId | None]:
+        return {"orders": ORDERS}
+
+    monkeypatch.setattr(stream, "find", find)
+    monkeypatch.setattr(stream, "connected", connected)
+    monkeypatch.setattr(stream, "ids_now", ids_now)
+    at = StreamOffset(orders(7, 8), {})
+    with pytest.raises(InvalidConfig, match="the checkpoint is of orders, and nothing in it is asked for"):
+        asyncio.run(planner(**options)._next(at, fresh=False, bounded=False))
+    careless = planner(**options, failOnDataLoss="false")
+    end = asyncio.run(careless._next(at, fresh=False, bounded=False))
+    assert end is not None
+    assert (end.offsets, end.start) == ({asked: 5}, {asked: 1})
 
 
 def test_only_what_is_meant_and_not_gone_keeps_its_place() -> None:

@@ -10,7 +10,7 @@ from tests.spark.test_sink import NOW_MS, Attempt, once, place, rows, write
 from tidelog.client import Client, connect
 from tidelog.client.admin import NewTopic
 from tidelog.client.cluster import Topic
-from tidelog.protocol.errors import InvalidRequest, InvalidTopic, TopicAlreadyExists
+from tidelog.protocol.errors import InvalidRequest, InvalidTopic, TopicAlreadyExists, UnknownTopicOrPartition
 from tidelog.protocol.types import TopicPartition
 from tidelog.spark.leaders import batches
 from tidelog.spark.ledger import CHECKSUM, TOPIC, Done, Ledger, Place, _partition
@@ -121,3 +121,21 @@ def test_a_worker_that_is_told_of_the_older_topic_again_is_put_right_by_the_lead
         world.run(by_a_reused_worker(world, task, topic))
     world.run(write(Attempt(world, task, topic), rows(COUNT)))
     once(world, topic, COUNT)
+
+
+def test_a_topic_that_is_deleted_while_a_task_writes_is_said_to_be(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidelog.spark.leaders.DEADLINE_S", 2.0)
+    topic, task = world.topic(), place()
+
+    async def deleted() -> None:
+        async with Attempt(world, task, topic) as writing:
+            await writing.add(rows(COUNT))
+            await world.client.admin.delete_topics(topic)
+            await writing.finish()
+
+    with pytest.raises(
+        UnknownTopicOrPartition, match=f"{topic}: the topic was deleted while it was written to"
+    ):
+        world.run(deleted())
