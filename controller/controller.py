@@ -42,7 +42,7 @@ from tidelog.controller.own_copy import OwnCopy
 from tidelog.controller.peers import Peers, is_gone
 from tidelog.controller.quorum import Lead, Quorum, Send, Step
 from tidelog.controller.readers import Readers
-from tidelog.controller.turns import Steps, Turns
+from tidelog.controller.turns import Steps, Turns, failing
 from tidelog.protocol.bounds import Bounds
 from tidelog.protocol.errors import (
     DamagedLog,
@@ -564,13 +564,9 @@ class Controller:
                 return
             except DamagedLog as damage:
                 self._give_up()
-                self._spawn(self._end_with(damage))
+                self._spawn(failing(damage))
                 raise self._deposed() from damage
         self._spawn(self._serve_on(active, message, steps, incoming))
-
-    async def _end_with(self, damage: DamagedLog) -> None:
-        """A request has met it, and its answer ends nobody: `run` does."""
-        raise damage
 
     async def _serve_on(self, active: Active, message: Any, steps: Steps[Reply], incoming: Incoming) -> None:
         """What takes several steps, or is to be found out first: others are served meanwhile."""

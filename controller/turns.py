@@ -38,6 +38,11 @@ def at_once(steps: Generator[object, None, T]) -> T:
             return value
 
 
+async def failing(error: Exception) -> None:
+    """As a task, what a request has met and its answer would end nobody with."""
+    raise error
+
+
 class Turns:
     """One node's. Whoever waits longest has the next step."""
 

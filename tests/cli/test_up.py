@@ -22,7 +22,7 @@ from click import ClickException
 
 import tidelog
 from tests.cli.node_processes import DEADLINE_S, HOST, Ran, clean_environment, command, run
-from tidelog.cli.local.identity import Incarnation, began, shortened, who_listens
+from tidelog.cli.local.identity import Incarnation, began, who_listens
 from tidelog.cli.local.plan import CONTROLLERS_ABOVE, HTTP_ABOVE
 from tidelog.cli.local.plan import nodes as planned
 from tidelog.cli.local.state import FILE, LOCK, State, read, write
@@ -441,21 +441,6 @@ def test_the_file_itself_is_named_that_is_no_directory(tmp_path: Path, port: int
     assert f"error: {tmp_path}/file is a file: --data" in up(tmp_path / "file" / "a" / "b", port).err
 
 
-@pytest.mark.parametrize(
-    ("words", "shown"),
-    [
-        (["redis-server", "*:6379"], "redis-server *:6379"),
-        (
-            ["/usr/bin/python", "-m", "tidelog", "controller", "start", "--id", "1", "--data", "d" * 60],
-            "/usr/bin/python -m tidelog controller start --id 1 ...",
-        ),
-        (["a" * 90, "--port", "1"], f"{'a' * 90} ..."),
-    ],
-)
-def test_a_foreign_command_line_is_not_cut_within_an_option(words: list[str], shown: str) -> None:
-    assert shortened(words) == shown
-
-
 def test_down_where_nothing_was_started_says_so(tmp_path: Path) -> None:
     ran = run("down", "--data", str(tmp_path))
     assert ran.code == 1
@@ -602,12 +587,3 @@ def test_a_record_that_is_damaged_says_what_to_do(tmp_path: Path, port: int) -> 
         assert ran.code == 1
         assert "is damaged" in ran.err
     assert sorted(path.name for path in tmp_path.iterdir()) == [LOCK, FILE]
-
-
-def test_a_process_is_known_by_more_than_its_number() -> None:
-    mine = began(os.getpid())
-    assert mine is not None
-    assert Incarnation(os.getpid(), mine).alive
-    other = Incarnation(os.getpid(), "another time")
-    assert not other.alive
-    assert not other.signal(signal.SIGWINCH)
