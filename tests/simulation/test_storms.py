@@ -36,7 +36,7 @@ FLOORS = {
     "disk full": 200,
     "disk full at a start": 30,
     "low on space": 100,
-    "refused for want of room": 200,
+    "refused for want of room": 50,
     "refused": 200,
     "fenced while alive": 40,
     "controller killed": 300,
