@@ -21,7 +21,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT))
 
-from scripts.benches import evidence, front_page, growth, table  # noqa: E402
+from scripts.benches import evidence, front_page, growth, report, table  # noqa: E402
 from scripts.benches.all import BENCHES  # noqa: E402
 from scripts.benches.measure import Bench, Settings, run  # noqa: E402
 
@@ -30,6 +30,7 @@ from tidelog.protocol.io import tune_malloc  # noqa: E402
 EVIDENCE = ROOT / "docs/evidence/bench.json"
 PICTURES = ROOT / "docs/growth"
 README = ROOT / "README.md"
+REPORT = ROOT / "docs/performance.md"
 
 
 def main(arguments: list[str]) -> int:
@@ -93,6 +94,7 @@ def _write_pages(runs: list[dict[str, Any]]) -> None:
     """What shows the kept runs to others."""
     growth.write_pictures(runs, PICTURES)
     front_page.write(README, runs)
+    report.write(REPORT, runs)
 
 
 def _named(names: list[str]) -> list[Bench]:
@@ -131,7 +133,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--standing", action="store_true", help="only tell which evidence still counts")
     parser.add_argument(
-        "--pages", action="store_true", help="only write docs/growth and README's figures from the kept runs"
+        "--pages",
+        action="store_true",
+        help="only write docs/growth, docs/performance.md's tables and README's figures from the kept runs",
     )
     parser.add_argument(
         "--directory",

@@ -2,17 +2,19 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from scripts import bench as command
-from scripts.benches import cleaner, evidence, front_page, spark, spark_kafka, table
+from scripts.benches import cleaner, evidence, front_page, report, spark, spark_kafka, table
 from scripts.benches.all import BENCHES
 from scripts.benches.measure import (
     Bench,
@@ -223,6 +225,27 @@ def test_a_bench_that_takes_fewer_rounds_at_most_is_done_with_those(tmp_path: Pa
     assert done == {"counting"}
 
 
+def test_the_tables_of_the_page_are_those_of_the_last_kept_runs() -> None:
+    """`scripts/bench --pages` writes them."""
+    page = (ROOT / "docs/performance.md").read_text("utf-8")
+    assert report.written(page, evidence.entries(ROOT / "docs/evidence/bench.json")) == page
+
+
+def test_the_page_counts_goals_and_names_what_is_missed() -> None:
+    missed = Taken(replace(ROW, name="... of it"), figures=[10, 10, 10], references=[2, 2, 2])
+    met = Taken(ROW, figures=[3, 3, 3], references=[2, 2, 2])
+    kept = evidence.part(Measured(BENCHES[0], [met, missed], [0.5], 7.0), "its code", ROOT)
+    run = evidence.entry({BENCHES[0].name: kept}, Settings(ROOT), "by hand", 7.0, ROOT)
+    told = report.tables([{**run, "benches": {}}, run])
+    assert told.startswith("Of 2 goals 1 are met.\n\nThese are not:\n\n| bench | name ")
+    assert re.search(r"\| codec +\| a row \.\.\. of it +\| 10 us +\| 2 \(by hand\) +\| 5 ", told)
+    assert re.findall(r"^\| (a row|\.\.\. of it) .* (yes|NO) +\|$", told, re.MULTILINE) == [
+        ("a row", "yes"),
+        ("... of it", "NO"),
+    ]
+    assert "0.50 of the" in told
+
+
 def test_a_run_that_is_cut_has_kept_what_was_complete_and_resume_does_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,7 +267,9 @@ def test_a_run_that_is_cut_has_kept_what_was_complete_and_resume_does_the_rest(
     monkeypatch.setattr(command, "EVIDENCE", file)
     monkeypatch.setattr(command, "PICTURES", tmp_path / "growth")
     monkeypatch.setattr(command, "README", tmp_path / "README.md")
+    monkeypatch.setattr(command, "REPORT", tmp_path / "performance.md")
     (tmp_path / "README.md").write_text(f"{front_page.BEGIN}{front_page.END}")
+    (tmp_path / "performance.md").write_text(f"{report.BEGIN}{report.END}")
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     with pytest.raises(KeyboardInterrupt):
         command.main(["all", "--record", "--directory", str(tmp_path)])

@@ -121,6 +121,6 @@ BENCH = Bench(
         Row("produced when it is in sync again and leads nothing", "MB/s", "after", "before", _BEFORE),
     ),
     _begin,
-    rounds_max=3,
+    rounds_max=5,
     also_runs=("tidelog.testing.node", "tidelog.cli.main"),
 )

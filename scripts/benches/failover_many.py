@@ -33,7 +33,7 @@ _VALUE = b"." * 100
 
 
 async def _kill(directory: Path, settings: Settings) -> Readings:
-    count, kills = settings.count(PARTITIONS, 30), settings.count(10, 1)
+    count, kills = settings.count(PARTITIONS, 30), settings.count(4, 1)
     one: list[float] = []
     every: list[float] = []
     led = 0
@@ -124,6 +124,6 @@ BENCH = Bench(
         Row("partitions that the last one led", "", "led"),
     ),
     _begin,
-    rounds_max=2,
+    rounds_max=5,
     also_runs=("tidelog.testing.node", "tidelog.cli.main"),
 )

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from scripts.benches.measure import Bench, Goal, Readings, Round, Row, Settings
@@ -125,7 +126,7 @@ class World:
 # ── partitions ────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _partitions(world: World, _number: int) -> Readings:
+async def _partitions(world: World) -> Readings:
     readings: Readings = {"empty": await world.idle()}
     there = 0
     for size in PARTITIONS:
@@ -181,11 +182,11 @@ def _partition_rows() -> Iterator[Row]:
 # ── records ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _records(world: World, number: int) -> Readings:
+async def _records(world: World) -> Readings:
     readings: Readings = {}
     for size in RECORDS:
         readings[f"raw {size}"] = world.loopback()
-        topic = f"of-{size}-{number}"
+        topic = f"of-{size}"
         await world.client.admin.create_topics(NewTopic(topic, 4, 3))
         column = [b"x" * size] * max(1_000_000 // size, 1)
         total = world.settings.count(min(_SECTION_BYTES, 2_000_000 * size), 2_000_000)
@@ -221,9 +222,9 @@ def _record_rows() -> Iterator[Row]:
 # ── producers ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _producers(world: World, number: int) -> Readings:
+async def _producers(world: World) -> Readings:
     readings: Readings = {}
-    topic = f"producers-{number}"
+    topic = "producers"
     await world.client.admin.create_topics(NewTopic(topic, 4, 3))
     for size in PRODUCERS:
         readings[f"calls {size}"] = await world.calls(size)
@@ -259,45 +260,46 @@ def _bench(
     section: str,
     about: str,
     rows: Iterator[Row],
-    take: Callable[[World, int], Coroutine[Any, Any, Readings]],
-    rounds_max: int,
+    take: Callable[[World], Coroutine[Any, Any, Readings]],
 ) -> Bench:
+    """In each round a cluster of its own: what the last one has made is not in the way."""
+
     @contextmanager
     def begin(settings: Settings) -> Iterator[Round]:
-        directory = settings.directory / f"growth-{section}"
         with (
             server("raw", settings) as raw,
             server("product", settings) as rpc,
             asyncio.Runner(loop_factory=fastest_loop()) as runner,
         ):
-            stack = AsyncExitStack()
 
-            async def open_all() -> World:
-                cluster = await stack.enter_async_context(Cluster(3, 1, processes=True, directory=directory))
-                for node in cluster.nodes.values():
-                    settings.children.add(node.process.pid)  # type: ignore[attr-defined]
-                client = await stack.enter_async_context(cluster.client())
-                return World(settings, directory, cluster, client, raw, rpc)
+            async def take_one(own: Path) -> Readings:
+                async with (
+                    Cluster(3, 1, processes=True, directory=own) as cluster,
+                    cluster.client() as client,
+                ):
+                    for node in cluster.nodes.values():
+                        settings.children.add(node.process.pid)  # type: ignore[attr-defined]
+                    return await take(World(settings, own, cluster, client, raw, rpc))
 
-            try:
-                world = runner.run(open_all())
-                yield lambda number: runner.run(take(world, number))
-            finally:
-                runner.run(stack.aclose())
+            def round_of_its_own(_number: int) -> Readings:
+                with TemporaryDirectory(prefix=f"growth-{section}-", dir=settings.directory) as own:
+                    return runner.run(take_one(Path(own)))
+
+            yield round_of_its_own
 
     return Bench(
         f"growth-{section}",
         about,
         tuple(rows),
         begin,
-        rounds_max,
+        5,
         ("tidelog.testing.node", "tidelog.cli.main"),
         part_of="growth",
     )
 
 
 BY_PARTITIONS = _bench(
-    "partitions", "10 to 10,000 partitions in the cluster (wall time)", _partition_rows(), _partitions, 1
+    "partitions", "10 to 10,000 partitions in the cluster (wall time)", _partition_rows(), _partitions
 )
-BY_RECORDS = _bench("records", "records of 10 B to 1 MB (wall time)", _record_rows(), _records, 5)
-BY_PRODUCERS = _bench("producers", "1 to 64 producers at once (wall time)", _producer_rows(), _producers, 5)
+BY_RECORDS = _bench("records", "records of 10 B to 1 MB (wall time)", _record_rows(), _records)
+BY_PRODUCERS = _bench("producers", "1 to 64 producers at once (wall time)", _producer_rows(), _producers)
