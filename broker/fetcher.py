@@ -86,8 +86,8 @@ class Follow(NamedTuple):
     bounds: Bounds
     settings: FetchSettings
     rng: Random
-    appended: Callable[[Partition, int], None]
-    """Told of records and their size when they were appended: they are to be flushed, at once or some time."""
+    appended: Callable[[Partition, int, int], None]
+    """Told of records' size and batches when they were appended: they are to be flushed, at once or some time."""
     save_log_starts: Callable[[], None]
     """Told when a log starts higher than is durable: the leader hears of it only then."""
     check_registration: Callable[[], None]
@@ -265,10 +265,11 @@ class Fetcher:
         place = one.partition.state.topic_id, one.partition.state.index  # type: ignore[union-attr]
         if isinstance(step, Append) and not self._takes_floor(partition, step.purge_floor):
             step, piece = Wait(_FULL_MS), b""
+        batches = partition.log.batches_written
         left = partition.carry_out(step, piece, self._follow.clocks.wall_ms())
         if isinstance(left, Append):
             if piece:
-                self._follow.appended(partition, len(piece))
+                self._follow.appended(partition, len(piece), partition.log.batches_written - batches)
             if partition.log.log_start > partition.saved_log_start:
                 self._follow.save_log_starts()
             self._follow.replicas.touched(place)

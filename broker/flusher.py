@@ -1,7 +1,7 @@
 """Force logs to the disk, and write the checkpoints that say so; all of it off the event loop.
 
     flush.mode=group   as soon as there is something new: one flush for all that came while the last one ran
-    every log          each `flush.ms`, and after so many bytes, so that a restart has little to check
+    every log          each `flush.ms`, and after so many bytes or batches, so that a restart has little to check
 
 What it keeps true (docs/STORAGE.md; D7, D12, I-31, I-32):
 
@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 _AT_ONCE = 4
 """Logs that are flushed at the same time."""
 _PROBE_S = 1.0
+BATCHES_MAX = 1 << 16
+"""So many new batches are flushed however small they are: a restart looks at each, which takes longer than its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,22 +81,27 @@ class Flusher:
         """How many flushes have ended."""
         self.flush_s = self.flush_longest_s = 0.0
         """How long they took together, some at the same time, and the longest."""
-        self._new_bytes = 0
+        self._new_bytes = self._new_batches = 0
         self._stopping = False
         self._woken = asyncio.Event()
         self._log_starts_due = asyncio.Event()
 
-    def appended(self, partition: Partition, size: int = 0) -> None:
+    def appended(self, partition: Partition, size: int = 0, batches: int = 1) -> None:
         """Something was appended; in `group` mode it counts only when it is flushed."""
         self._new_bytes += size
+        self._new_batches += batches
         partition.room.since_look += size
         if partition.room.since_look >= LOOK_BYTES:
             self._look_for_room()
         if partition.state is not None and partition.state.flush_group:
             self._due[partition] = None
             self._woken.set()
-        elif self._new_bytes >= self._settings.flush_bytes:
+        elif self._much_is_new:
             self._woken.set()
+
+    @property
+    def _much_is_new(self) -> bool:
+        return self._new_bytes >= self._settings.flush_bytes or self._new_batches >= BATCHES_MAX
 
     def reconfigure(self, settings: FlushSettings) -> None:
         """Go on with other settings."""
@@ -118,8 +125,8 @@ class Flusher:
             due, self._due = self._due, {}
             await self._flush(due)  # those first for which somebody waits
             late = loop.time() >= flushed_s + self._settings.flush_ms / 1000
-            if late or self._new_bytes >= self._settings.flush_bytes:
-                self._new_bytes = 0
+            if late or self._much_is_new:
+                self._new_bytes = self._new_batches = 0
                 await self._flush(self._replicas.partitions.values())
                 await self.write(self._replicas.data.write_recovery_points())
                 flushed_s = loop.time()

@@ -78,6 +78,8 @@ class Log(Readable):
         self._snapshots: list[tuple[Offset, bytes]] = []
         self._since_snapshot = 0
         """Bytes appended since the last one; those before this opening do not count."""
+        self.batches_written = 0
+        """Since this opening."""
         self._names_changed = False
         self._cuts = 0 if contents.epochs_saved else 1
         """How often a file was shortened: until a flush that begins then, what was cut off may come back."""
@@ -260,6 +262,7 @@ class Log(Readable):
         segment.begun_ms = segment.begun_ms if position else NOT_SEEN
         segment.appended_ms = NOT_SEEN
         self._since_snapshot += len(batches)
+        self.batches_written += len(group)
         try:
             segment.enter_all(position - start, group)
             epochs, producers = self.epochs, self.producers

@@ -3,8 +3,8 @@
 The log: nine full segments and one that is being written. The nine are sparse files: each batch has a real
 head, checksums and all, and a body of zeros that is a hole; opening reads nothing of the bodies but each
 segment's last. Their indexes, and everything else there is beside a log, the product has made itself. The
-tenth is appended through the product with a flush every 64 MiB (DECISIONS 26), and the process "dies" with
-the largest tail that this allows: nothing is closed, nothing is saved. Pages are in the cache, as they are
+tenth is appended through the product with a flush every 64 MiB (DECISIONS 26) or 65,536 batches, and the process
+"dies" with the largest tail that this allows: nothing is closed, nothing is saved. Pages are in the cache, as they are
 after a SIGKILL, those of the tail not yet on the disk.
 
 A log is opened as a node does it: one step after the other, and the loop gets its turn when 2 ms are used up.
@@ -22,6 +22,7 @@ from pathlib import Path
 from scripts.benches.logs import NOW_MS, Keeper, client_batches, opened, record_batches
 from scripts.benches.measure import Bench, Goal, Readings, Round, Row, Settings
 
+from tidelog.broker.flusher import BATCHES_MAX
 from tidelog.protocol.batch import HEADER_SIZE, build, stamp
 from tidelog.protocol.io import StallMeter
 from tidelog.protocol.io.runner import fastest_loop
@@ -111,15 +112,16 @@ class Died:
         """Append so many bytes with flushes, then so many without, and die."""
         at = 0
         for total, flushing in ((flushed, True), (unflushed, False)):
-            size = since = 0
+            size = since = count = 0
             while size < total:
                 batch = batches[at]
                 log.append(batch, 0, NOW_MS)
                 at += 1
                 size += len(batch)
                 since += len(batch)
-                if flushing and (since >= FLUSH_EVERY or size >= total):
-                    since = 0
+                count += 1
+                if flushing and (since >= FLUSH_EVERY or count >= BATCHES_MAX or size >= total):
+                    since = count = 0
                     log.flush()
                     log.recovery_point = log.durable_offset
         self.recovery_point = log.recovery_point
@@ -182,13 +184,14 @@ def large(
 
 
 def _small(directory: Path, settings: Settings) -> Died:
-    """One segment of 128 MiB with one record of 100 bytes a batch, a tail of 64 MiB."""
+    """One segment of 128 MiB with one record of 100 bytes a batch, a tail of as many as are not flushed."""
     config = LogConfig()
     died = Died(directory, config)
     log = opened(open_directory(str(directory), create=True), Checkpointed(), config)
-    size = settings.count(FLUSH_EVERY, 64 << 10)
-    batches = record_batches(2 * size // 170 + 2)
-    died.live(log, batches, size, size)
+    size = settings.count(2 * FLUSH_EVERY, 128 << 10)
+    batches = record_batches(size // 170 + 2)
+    tail = min(BATCHES_MAX * len(batches[0]), size // 2)
+    died.live(log, batches, size - tail, tail)
     return died
 
 

@@ -42,7 +42,7 @@ class Following:
 
     def __init__(self) -> None:
         self.node = Node()
-        self.appended: list[tuple[Partition, int]] = []
+        self.appended: list[tuple[Partition, int, int]] = []
         self.called: list[str] = []
         for place in (PLACE, OTHER):
             self.node.follow(2, place=place)
@@ -55,7 +55,7 @@ class Following:
                 Bounds(DEFAULT),
                 FetchSettings(),
                 Random(1),
-                lambda partition, size: self.appended.append((partition, size)),
+                lambda *told: self.appended.append(told),
                 lambda: self.called.append("save"),
                 lambda: self.called.append("check"),
             ),
@@ -95,10 +95,10 @@ def entry(place: Place = PLACE, **fields: Any) -> PartitionFetched:
 
 
 def test_records_are_appended_and_to_be_flushed() -> None:
-    following, batch = Following(), at(0, 3)
-    following.hear(entry(records_size=len(batch), high_watermark=2), data=batch)
+    following, batches = Following(), at(0, 3) + at(3)
+    following.hear(entry(records_size=len(batches), high_watermark=2), data=batches)
     assert following.partition().high_watermark == 2
-    assert following.appended == [(following.partition(), len(batch))]
+    assert following.appended == [(following.partition(), len(batches), 2)]
 
 
 def test_an_answer_to_an_older_leadership_says_nothing() -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.broker.node import PLACE, Node, records
 from tests.broker.test_produce import fill_the_disk
 from tests.protocol.io.peers import until
-from tidelog.broker.flusher import Flusher, FlushSettings
+from tidelog.broker.flusher import BATCHES_MAX, Flusher, FlushSettings
 from tidelog.broker.space import LOOK_BYTES, look_at
 from tidelog.broker.upkeep import Upkeep, UpkeepSettings
 from tidelog.protocol.errors import DiskFull, NotLeaderOrFollower, OutOfOrderSequenceNumber
@@ -193,6 +193,20 @@ async def test_a_log_of_very_many_segments_is_flushed_to_its_end() -> None:
     flushing.appended(node.partition, 1)
     log = node.partition.log
     await until(lambda: log.durable_offset == log.end_offset, "all of it is durable")
+    flushing.stop()
+    await task
+
+
+async def test_so_many_batches_are_flushed_however_small_they_are() -> None:
+    """A restart looks at each: a tail of 64 MiB of single records would take it seconds."""
+    node = Node()
+    node.lead()
+    flushing = Flusher(node.replicas, node.context.clocks, FlushSettings(), flushed=lambda _: None)
+    node.produce(bytes(encode([b"x"], [b"k"], now_ms=0)), acks=1)
+    log, task = node.partition.log, asyncio.create_task(flushing.run())
+    flushing.appended(node.partition, 100, BATCHES_MAX - 1)
+    flushing.appended(node.partition, 100)
+    await until(lambda: log.recovery_point == log.end_offset, "all of it is durable, and a restart knows it")
     flushing.stop()
     await task
 
