@@ -161,7 +161,7 @@ def test_topics_are_named_matched_or_assigned(spark: SparkSession, world: World)
         ({"startingOffset": "earliest"}, "the nearest is startingOffsets"),
         ({"kafka.nonsense": "1"}, "nonsense.*: there is no such option"),
         ({"subscribe": "no-such-topic"}, "no-such-topic"),
-        ({"partitions": "7"}, "no topic has any of"),
+        ({"partitions": "0,7"}, r"partitions: there is no 7; topic-\d+ has 1 partition"),
     ],
 )
 def test_what_cannot_be_is_one_clear_sentence(
