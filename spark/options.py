@@ -216,6 +216,18 @@ def read_options(given: Mapping[str, Any], kind: Kind | None = None, *, table: b
     )
 
 
+def check_early(given: Mapping[str, Any], *, table: bool = False) -> None:
+    """Refuse what no query can use, before it is known whether there will be a batch, a stream or rows to write.
+
+    The rest may come with the query of a table, and a view without topics to read may be for writing. Raises InvalidConfig.
+    """
+    names = {name.lower() for name in given}
+    if not table and names & {"subscribe", "subscribepattern", "assign"}:
+        read_options(given)
+    else:
+        _Given(given, (*_READ, *_ONLY_BATCH, *_ONLY_STREAM, *_ONLY_WRITE), {})
+
+
 _OTHER: Final[Mapping[Kind | None, str]] = {"batch": "streams", "stream": "batch reads", None: ""}
 
 

@@ -1,8 +1,12 @@
+from typing import Any
+
 import pytest
 
 from tidelog.protocol.errors import InvalidConfig
 from tidelog.protocol.types import TopicPartition
+from tidelog.spark import read_stream, read_topic
 from tidelog.spark.options import EARLIEST, LATEST, includes_headers, read_options, write_options
+from tidelog.spark.source import TidelogDataSource
 
 AT = {"bootstrap.servers": "h:9092", "subscribe": "orders"}
 
@@ -126,3 +130,52 @@ def test_a_table_is_for_reading_and_for_writing() -> None:
 )
 def test_rows_of_a_table_that_may_mean_several_topics_name_their_own(several: dict[str, str]) -> None:
     assert write_options({"bootstrap.servers": "h", **several}, table=True).topic == ""
+
+
+# ── when it is told ───────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"startingOffset": "earliest"}, "option startingoffset: .* the nearest is startingOffsets"),
+        ({"maxOffsetPerTrigger": "5"}, "the nearest is maxOffsetsPerTrigger"),
+        ({"startingTimestamp": "2024-01-01"}, "must be a time in ms since 1970"),
+        ({"topic": "out"}, "option topic: it is for writing only"),
+    ],
+)
+def test_what_is_wrong_for_batches_and_for_streams_is_told_when_spark_asks_for_the_schema(
+    wrong: dict[str, str], words: str
+) -> None:
+    with pytest.raises(InvalidConfig, match=words):
+        TidelogDataSource({**AT, **wrong}).schema()
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        {**AT, "maxOffsetsPerTrigger": "5", "startingOffsets": "latest"},
+        {**AT, "endingOffsets": "latest"},
+        {"bootstrap.servers": "h", "topic": "out"},
+        {"provider": "tidelog"},
+        {"provider": "tidelog", "option.bootstrap.servers": "h"},
+        {"provider": "tidelog", "option.subscribe": "orders", "option.topic": "out", "owner": "somebody"},
+    ],
+)
+def test_what_may_be_right_for_any_query_has_a_schema(right: dict[str, str]) -> None:
+    assert TidelogDataSource(right).schema().names[:2] == ["key", "value"]
+
+
+def test_a_misspelt_option_of_a_table_is_refused_when_the_table_is_made() -> None:
+    with pytest.raises(InvalidConfig, match=r"option subscripe: .* the nearest is subscribe"):
+        TidelogDataSource({"provider": "tidelog", "option.subscripe": "orders"}).schema()
+
+
+def test_the_one_liners_refuse_what_is_wrong_before_they_ask_spark_for_anything() -> None:
+    no_spark: Any = None
+    with pytest.raises(InvalidConfig, match="the nearest is startingOffsets"):
+        read_topic(no_spark, "orders", schema="value string", startingOffset="earliest")
+    with pytest.raises(InvalidConfig, match="maxOffsetsPerTrigger: it is for streams only"):
+        read_topic(no_spark, "orders", maxOffsetsPerTrigger=5)
+    with pytest.raises(InvalidConfig, match="endingOffsets: it is for batch reads only"):
+        read_stream(no_spark, "orders", schema="value string", endingOffsets="latest")

@@ -174,6 +174,13 @@ def test_what_cannot_be_is_one_clear_sentence(
         ).load().collect()
 
 
+def test_a_misspelt_option_is_told_by_load_itself(spark: SparkSession) -> None:
+    for reader in (spark.read, spark.readStream):
+        load = reader.format("tidelog").option("bootstrap.servers", "h:1").option("subscribe", "orders")
+        with pytest.raises(AnalysisException, match="the nearest is startingOffsets"):
+            load.option("startingOffset", "earliest").load()
+
+
 def test_an_address_where_nobody_listens_is_named(spark: SparkSession) -> None:
     with pytest.raises(AnalysisException, match=r"127\.0\.0\.1:1: Connection refused"):
         read_topic(spark, "orders", "127.0.0.1:1").count()
