@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.protocol.errors import InvalidConfig
+from tidelog.protocol.errors import InvalidConfig, Unsupported
 from tidelog.protocol.types import TopicPartition
 from tidelog.spark import read_stream, read_topic
 from tidelog.spark.options import EARLIEST, LATEST, includes_headers, read_options, write_options
@@ -40,10 +40,10 @@ def test_an_option_of_streams_is_refused_in_a_batch_and_the_other_way_round() ->
         ({"startingOffsets": "latest"}, "nothing would be read"),
         ({"endingOffsets": "earliest"}, "would read nothing"),
         ({"endingOffsets": '{"orders": {"0": -2}}'}, "would read nothing"),
-        ({"startingOffsets": '{"orders": 5}'}, "it must be such as"),
-        ({"startingOffsets": '{"orders": {"0": -3}}'}, "it must be such as"),
+        ({"startingOffsets": '{"orders": 5}'}, "it must be earliest, latest, or such as"),
+        ({"startingOffsets": '{"orders": {"0": -3}}'}, "it must be earliest, latest, or such as"),
         ({"startingOffsets": "{"}, "it is no JSON"),
-        ({"endingOffsets": f'{{"orders": {{"0": {2**63}}}}}'}, "it must be such as"),
+        ({"endingOffsets": f'{{"orders": {{"0": {2**63}}}}}'}, "it must be latest, or such as .*: -1}"),
         ({"startingTimestamp": "2024-01-01"}, "must be a time in ms since 1970"),
         ({"startingTimestamp": "-1"}, "must be a time in ms since 1970"),
         ({"endingTimestamp": str(2**63)}, "must be a time in ms since 1970"),
@@ -52,13 +52,30 @@ def test_an_option_of_streams_is_refused_in_a_batch_and_the_other_way_round() ->
         ({"isolationLevel": "dirty"}, "must be one of read_committed, read_uncommitted"),
         ({"lastRecords": "3", "startingOffsets": "earliest"}, "give one of lastRecords, startingOffsets"),
         ({"partitions": "all"}, "numbers of partitions"),
-        ({"kafka.group.id": "g"}, "there is no such option"),
+        ({"startingOffsets": "begining"}, "it must be earliest, latest, or such as"),
+        ({"kafka.group.id": "g"}, r"option kafka\.group\.id: nothing is read in a group; commitGroup names"),
+        ({"groupIdPrefix": "g"}, "option groupIdPrefix: nothing is read in a group"),
+        ({"path": "orders"}, "option path: topics have no path; subscribe names them"),
+        (
+            {"kafka.request.timeout": "5"},
+            r"option kafka\.request\.timeout: .* the nearest is request\.timeout\.ms",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_sentence(wrong: dict[str, str], words: str) -> None:
     with pytest.raises(InvalidConfig, match=words) as refused:
         read_options({**AT, **wrong}, "batch")
     assert "\n" not in str(refused.value)
+
+
+def test_an_address_that_is_none_is_refused_before_anything_is_connected() -> None:
+    with pytest.raises(InvalidConfig, match=r"^bootstrap: 'h:99999' is no HOST:PORT"):
+        read_options({"bootstrap.servers": "h:99999", "subscribe": "orders"}, "batch")
+
+
+def test_a_setting_of_the_client_that_is_not_there_yet_is_named_as_it_was_given() -> None:
+    with pytest.raises(Unsupported, match=r"^option kafka\.security\.protocol: .* leave it out"):
+        read_options({**AT, "kafka.security.protocol": "SSL"}, "batch")
 
 
 def test_a_pattern_that_is_none_is_refused() -> None:
