@@ -5,7 +5,8 @@
 Options are those of the data source, as keywords; what is wrong with them is raised at once (InvalidConfig), and not by Spark when it plans.
 """
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -15,13 +16,22 @@ from tidelog.spark.options import Kind, read_options
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
 
+def _text(value: object) -> str:
+    """As Spark takes options: what is a mapping or a list in Python as JSON, or with commas."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return json.dumps(value)
+    if isinstance(value, list | tuple | range | set | frozenset):
+        return ",".join(map(str, value))
+    return str(value)
+
+
 def _given(
     topics: str | Iterable[str], bootstrap: str, options: dict[str, Any], kind: Kind
 ) -> dict[str, str]:
     named = topics if isinstance(topics, str) else ",".join(topics)
-    texts = {
-        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()
-    }
+    texts = {name: _text(value) for name, value in options.items()}
     given = {"bootstrap.servers": bootstrap, "subscribe": named, **texts}
     read_options(given, kind)
     return given

@@ -6,6 +6,7 @@ from tidelog.protocol.errors import InvalidConfig, Unsupported
 from tidelog.protocol.types import TopicPartition
 from tidelog.spark import read_stream, read_topic
 from tidelog.spark.options import EARLIEST, LATEST, includes_headers, read_options, write_options
+from tidelog.spark.reading import _given
 from tidelog.spark.source import TidelogDataSource
 
 AT = {"bootstrap.servers": "h:9092", "subscribe": "orders"}
@@ -196,3 +197,9 @@ def test_the_one_liners_refuse_what_is_wrong_before_they_ask_spark_for_anything(
         read_topic(no_spark, "orders", maxOffsetsPerTrigger=5)
     with pytest.raises(InvalidConfig, match="endingOffsets: it is for batch reads only"):
         read_stream(no_spark, "orders", schema="value string", endingOffsets="latest")
+
+
+def test_the_one_liners_take_mappings_and_lists_for_what_they_are() -> None:
+    given = _given("orders", "h", {"startingOffsets": {"orders": {0: 5}}, "partitions": [0, 2]}, "batch")
+    assert (given["startingOffsets"], given["partitions"]) == ('{"orders": {"0": 5}}', "0,2")
+    assert _given("orders", "h", {"failOnDataLoss": False}, "batch")["failOnDataLoss"] == "false"
