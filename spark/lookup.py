@@ -30,9 +30,13 @@ class Found(NamedTuple):
     """Behind the last committed record of each partition."""
 
 
-async def find(client: Client, options: ReadOptions, may_lack: Collection[str] = ()) -> Found:
-    """All partitions that the options mean, where they begin and end now; topics in `may_lack` need not exist any more."""
-    topics = await _topics(client, options, may_lack)
+async def find(client: Client, options: ReadOptions, may_lack: Collection[str] | None = None) -> Found:
+    """All partitions that the options mean, where they begin and end now.
+
+    All that is asked for must be there when it is looked for first (`may_lack` None). A stream that goes on says which topics
+    need not exist any more; and whom it asks may not have heard of all partitions yet.
+    """
+    topics = await _topics(client, options, may_lack or ())
     names = []
     for topic in topics:
         there = range(len(topic.partitions))
@@ -47,12 +51,30 @@ async def find(client: Client, options: ReadOptions, may_lack: Collection[str] =
             for number in wanted
             if options.partitions is None or number in options.partitions
         ]
-    if topics and options.partitions is not None and not names:
-        raise UnknownTopicOrPartition(f"partitions: no topic has any of {sorted(options.partitions)}")
+    if topics and options.partitions is not None and (may_lack is None or not names):
+        _all_found(options, topics, options.partitions - {name.partition for name in names})
     isolation = isolation_of(options)
     earliest = await offsets_at(client, names, EARLIEST, isolation)
     latest = await offsets_at(client, names, LATEST, isolation)
     return Found({topic.name: topic.id for topic in topics}, earliest, latest)
+
+
+def _all_found(options: ReadOptions, topics: Collection[Topic], missing: Collection[int]) -> None:
+    """Each number of `partitions` must be that of a partition which is read, in any of the topics."""
+    if not missing:
+        return
+    lacks = f"partitions: there is no {', '.join(map(str, sorted(missing)))}"
+    if options.assign:
+        raise InvalidConfig(
+            f"{lacks} in assign, which names all that is read: name it in both, or leave it out"
+        )
+    largest = max(topics, key=lambda topic: len(topic.partitions))
+    count = len(largest.partitions)
+    has = f"{count} partitions (0 to {count - 1})" if count > 1 else "1 partition (0)"
+    more = ", and no other topic has more" if len(topics) > 1 else ""
+    raise UnknownTopicOrPartition(
+        f"{lacks}; {largest.name} has {has}{more}: leave it out, or add partitions to the topic first"
+    )
 
 
 def means(options: ReadOptions, name: TopicPartition) -> bool:

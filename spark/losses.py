@@ -1,9 +1,10 @@
-"""Data that was to be read and is not there: which of four things has happened, told from what leaders say.
+"""Data that was to be read and is not there: which of five things has happened, told from what leaders say.
 
     deleted       the log begins behind it: retention, or somebody has deleted records
     truncated     the log ends before it, though it was committed: an unclean election has cut it off
     re-created    there is a topic of that name, and it is another one
     gone          there is no such topic any more
+    dropped       it is there, and the options ask for it no more: a stream would forget how far it was
 
 A gap that compaction has left is none of these: what is not there was replaced by a newer record of its key.
 """
@@ -13,6 +14,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from tidelog.client.io.client import Client
 from tidelog.protocol.errors import (
+    InvalidConfig,
     LogTruncated,
     OffsetOutOfRange,
     TidelogError,
@@ -23,7 +25,7 @@ from tidelog.protocol.types import Offset, TopicId, TopicPartition
 from tidelog.spark.lookup import offsets_at, topic_if_any
 from tidelog.spark.options import EARLIEST, LATEST
 
-What: TypeAlias = Literal["deleted", "truncated", "recreated", "gone"]
+What: TypeAlias = Literal["deleted", "truncated", "recreated", "gone", "dropped"]
 
 WAY_OUT: Final = "set failOnDataLoss=false to go on with what is there"
 
@@ -32,6 +34,7 @@ _CLASSES: Final[Mapping[What, type[TidelogError]]] = {
     "truncated": LogTruncated,
     "recreated": UnknownTopicId,
     "gone": UnknownTopicOrPartition,
+    "dropped": InvalidConfig,
 }
 
 
@@ -82,6 +85,17 @@ def by_topic(name: TopicPartition, position: Offset, had: TopicId, has: TopicId 
         )
         return Loss(name, "recreated", position, 0, fact)
     return None
+
+
+def by_options(name: TopicPartition, position: Offset, *, asked: bool) -> Loss | None:
+    """Whether the query asks no more for what it has been reading. Kafka's source says that it is gone, too."""
+    if asked:
+        return None
+    fact = (
+        f"{name}: it is not asked for any more, and the checkpoint has its place, offset {position}; that would be forgotten, "
+        "and all of it be read again if it is asked for later"
+    )
+    return Loss(name, "dropped", position, position, fact)
 
 
 async def ids_now(client: Client, topics: Iterable[str]) -> dict[str, TopicId | None]:

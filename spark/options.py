@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
+from tidelog.client.config import addresses, client_config
 from tidelog.protocol.compression import CODECS
-from tidelog.protocol.errors import InvalidConfig
+from tidelog.protocol.errors import InvalidConfig, Unsupported
 from tidelog.protocol.types import TopicPartition
 from tidelog.spark.portal import Address
 
@@ -167,7 +168,13 @@ class _Given:
             for name, value in self._values.items()
             if name.startswith("kafka.") and name != "kafka.bootstrap.servers"
         )
-        return Address(bootstrap, self.text("rack"), tuple(config))
+        addresses(bootstrap)
+        rack = self.text("rack")
+        try:
+            client_config(bootstrap, {"rack": rack} if rack else {}, dict(config))
+        except (InvalidConfig, Unsupported) as error:
+            raise type(error)(f"option kafka.{error}") from None
+        return Address(bootstrap, rack, tuple(config))
 
 
 def read_options(given: Mapping[str, Any], kind: Kind | None = None, *, table: bool = False) -> ReadOptions:
@@ -180,7 +187,7 @@ def read_options(given: Mapping[str, Any], kind: Kind | None = None, *, table: b
     only = {"batch": _ONLY_BATCH, "stream": _ONLY_STREAM, None: _ONLY_BATCH + _ONLY_STREAM}[kind]
     other = () if kind is None else _ONLY_STREAM if kind == "batch" else _ONLY_BATCH
     elsewhere = {name.lower(): f"option {name}: it is for {_OTHER[kind]} only" for name in other}
-    elsewhere |= {name.lower(): f"option {name}: it is for writing only" for name in _ONLY_WRITE}
+    elsewhere |= {name.lower(): f"option {name}: it is for writing only" for name in _ONLY_WRITE} | _NOT_HERE
     options = _Given(given, (*_READ, *only), elsewhere)
     which = options.one_of("subscribe", "subscribePattern", "assign")
     start, end = _start(options, kind), _end(options)
@@ -215,6 +222,26 @@ def read_options(given: Mapping[str, Any], kind: Kind | None = None, *, table: b
         commit_group=options.text("commitGroup"),
     )
 
+
+def check_early(given: Mapping[str, Any], *, table: bool = False) -> None:
+    """Refuse what no query can use, before it is known whether there will be a batch, a stream or rows to write.
+
+    The rest may come with the query of a table, and a view without topics to read may be for writing. Raises InvalidConfig.
+    """
+    names = {name.lower() for name in given}
+    if not table and names & {"subscribe", "subscribepattern", "assign"}:
+        read_options(given)
+    else:
+        _Given(given, (*_READ, *_ONLY_BATCH, *_ONLY_STREAM, *_ONLY_WRITE), _NOT_HERE)
+
+
+_NO_GROUP: Final = "nothing is read in a group; commitGroup names one that is told how far a stream has come"
+_NOT_HERE: Final = {
+    "path": "option path: topics have no path; subscribe names them",
+    "kafka.group.id": f"option kafka.group.id: {_NO_GROUP}",
+    "groupidprefix": f"option groupIdPrefix: {_NO_GROUP}",
+}
+"""What users of other sources, and of Kafka's, have the habit to give."""
 
 _OTHER: Final[Mapping[Kind | None, str]] = {"batch": "streams", "stream": "batch reads", None: ""}
 
@@ -306,9 +333,17 @@ def _assigned(text: str) -> Mapping[str, tuple[int, ...]]:
     raise InvalidConfig(f'assign={text!r}: it must be such as {{"orders": [0, 1]}}')
 
 
+_WORDS: Final = {
+    "startingOffsets": ("earliest, latest, or ", EARLIEST),
+    "endingOffsets": ("latest, or ", LATEST),
+}
+"""What may be given for all partitions, and the least number for one."""
+
+
 def _each(name: str, text: str, low: int) -> Mapping[TopicPartition, int]:
     """`{"orders": {"0": 23, "1": -2}}`."""
-    found = _json(name, text)
+    # Of a word that is none, what it is to be is said, and not what JSON misses in it.
+    found: Any = _json(name, text) if text.startswith("{") else None
     each: dict[TopicPartition, int] = {}
     fitting = isinstance(found, dict) and all(isinstance(by, dict) for by in found.values())
     for topic, by in found.items() if fitting else ():
@@ -317,8 +352,9 @@ def _each(name: str, text: str, low: int) -> Mapping[TopicPartition, int]:
             if fitting:
                 each[TopicPartition(topic, int(number))] = value
     if not fitting or not each:
+        words, least = _WORDS.get(name, ("", low))
         raise InvalidConfig(
-            f'{name}={text!r}: it must be such as {{"orders": {{"0": 23, "1": {max(low, -2)}}}}}'
+            f'{name}={text!r}: it must be {words}such as {{"orders": {{"0": 23, "1": {least}}}}}'
         )
     return each
 

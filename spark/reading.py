@@ -2,23 +2,39 @@
 
     df = read_topic(spark, "orders", "h:9092", startingOffsets="earliest")
 
-Options are those of the data source, as keywords.
+Options are those of the data source, as keywords; what is wrong with them is raised at once (InvalidConfig), and not by Spark when it plans.
 """
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from tidelog.spark.options import Kind, read_options
+
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
 
-def _given(topics: str | Iterable[str], bootstrap: str, options: dict[str, Any]) -> dict[str, str]:
+def _text(value: object) -> str:
+    """As Spark takes options: what is a mapping or a list in Python as JSON, or with commas."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return json.dumps(value)
+    if isinstance(value, list | tuple | range | set | frozenset):
+        return ",".join(map(str, value))
+    return str(value)
+
+
+def _given(
+    topics: str | Iterable[str], bootstrap: str, options: dict[str, Any], kind: Kind
+) -> dict[str, str]:
     named = topics if isinstance(topics, str) else ",".join(topics)
-    texts = {
-        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()
-    }
-    return {"bootstrap.servers": bootstrap, "subscribe": named, **texts}
+    texts = {name: _text(value) for name, value in options.items()}
+    given = {"bootstrap.servers": bootstrap, "subscribe": named, **texts}
+    read_options(given, kind)
+    return given
 
 
 def read_topic(
@@ -26,7 +42,8 @@ def read_topic(
 ) -> DataFrame:
     """Topics as they are now. `schema="offset bigint, value binary"` reads those columns only."""
     schema = options.pop("schema", None)
-    reader = spark.read.format("tidelog").options(**_given(topics, bootstrap, options))
+    given = _given(topics, bootstrap, options, "batch")
+    reader = spark.read.format("tidelog").options(**given)
     return (reader if schema is None else reader.schema(schema)).load()
 
 
@@ -35,7 +52,8 @@ def read_stream(
 ) -> DataFrame:
     """Topics as they grow."""
     schema = options.pop("schema", None)
-    reader = spark.readStream.format("tidelog").options(**_given(topics, bootstrap, options))
+    given = _given(topics, bootstrap, options, "stream")
+    reader = spark.readStream.format("tidelog").options(**given)
     return (reader if schema is None else reader.schema(schema)).load()
 
 

@@ -24,12 +24,18 @@ class TidelogDataSource(DataSource):
         return "tidelog"
 
     def schema(self) -> StructType:
-        """Kafka's columns."""
+        """Kafka's columns. Spark asks at `load()` already, unless it is given a schema: mistakes are told here if they can be."""
         from tidelog.spark.columns import schema_of  # noqa: PLC0415
-        from tidelog.spark.options import includes_headers  # noqa: PLC0415
-        from tidelog.spark.tables import for_table  # noqa: PLC0415
+        from tidelog.spark.options import check_early, includes_headers  # noqa: PLC0415
+        from tidelog.spark.tables import for_table, options_of_table  # noqa: PLC0415
 
-        return for_table(schema_of(headers=includes_headers(self.options)), self.options)
+        schema = schema_of(headers=includes_headers(self.options))
+        of_table = options_of_table(self.options)
+        if of_table is None:
+            check_early(self.options)
+            return schema
+        check_early(of_table, table=True)
+        return for_table(schema, of_table)
 
     def reader(self, schema: StructType) -> "TopicReader":
         """For `spark.read`."""

@@ -32,7 +32,7 @@ from tidelog.protocol.errors import InvalidConfig, TidelogError
 from tidelog.protocol.types import Offset, TopicPartition
 from tidelog.spark.batch import Task
 from tidelog.spark.lookup import Found, behind_the_end, find, means, place
-from tidelog.spark.losses import Loss, by_offsets, by_topic, ids_now
+from tidelog.spark.losses import Loss, by_offsets, by_options, by_topic, ids_now
 from tidelog.spark.mirror import Mirror
 from tidelog.spark.offsets import StreamOffset, nested, stream_offset
 from tidelog.spark.options import ReadOptions
@@ -181,7 +181,7 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     async def _gone(self, at: StreamOffset, found: Found) -> set[TopicPartition]:
-        """What the stream has been reading and nobody has any more; not what the options have ceased to mean."""
+        """What the stream has been reading and reads no more: nobody has it, or nobody asks for it."""
         missing = sorted(at.offsets.keys() - found.latest.keys())
         if not missing:
             return set()
@@ -189,7 +189,9 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ids = found.ids | await ids_now(await connected(self.options.address), unfound)
         gone = set()
         for name in missing:
-            loss = by_topic(name, at.offsets[name], at.ids.get(name.topic, b""), ids[name.topic])
+            position = at.offsets[name]
+            loss = by_topic(name, position, at.ids.get(name.topic, b""), ids[name.topic])
+            loss = loss or by_options(name, position, asked=means(self.options, name))
             if loss is not None:
                 self._lose(loss, 0)
                 gone.add(name)
@@ -217,8 +219,7 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             target = latest if self._target is None else self._target.get(name, begins[name])
             ends[name] = max(min(target, latest), begins[name])
         for name in at.offsets.keys() - found.latest.keys() - set(gone):
-            if means(self.options, name):
-                begins[name] = ends[name] = at.offsets[name]
+            begins[name] = ends[name] = at.offsets[name]
         return begins, ends
 
     def _lose(self, loss: Loss, earliest: Offset) -> Offset:

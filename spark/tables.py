@@ -15,11 +15,17 @@ _KEY: Final = "tidelog.options"
 _OPTION: Final = "option."
 
 
-def for_table(schema: StructType, given: Mapping[str, Any]) -> StructType:
-    """The schema, with the options in it when it is a table that is being made."""
+def options_of_table(given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Those of a table that is being made; None: it is a load."""
     names = {name.lower(): value for name, value in given.items()}
-    options = {name.removeprefix(_OPTION): value for name, value in names.items() if name.startswith(_OPTION)}
-    if str(names.get("provider", "")).lower() != "tidelog" or not options:
+    if str(names.get("provider", "")).lower() != "tidelog":
+        return None
+    return {name.removeprefix(_OPTION): value for name, value in names.items() if name.startswith(_OPTION)}
+
+
+def for_table(schema: StructType, options: Mapping[str, Any]) -> StructType:
+    """The schema of a table, with its options in it."""
+    if not options:
         return schema
     first, *rest = schema.fields
     metadata = {**(first.metadata or {}), _KEY: json.dumps(options, sort_keys=True)}

@@ -10,7 +10,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from tests.spark.conftest import World
 from tests.spark.test_losses import planned
-from tidelog.protocol.errors import OffsetOutOfRange, UnknownTopicOrPartition
+from tidelog.protocol.errors import InvalidConfig, OffsetOutOfRange, UnknownTopicOrPartition
 from tidelog.spark import scan, stream
 from tidelog.spark.columns import schema_of
 from tidelog.spark.options import read_options
@@ -84,12 +84,16 @@ def test_a_topic_that_is_deleted_stops_the_stream_unless_it_may_go_on(
         following(world, doomed, failOnDataLoss="false").initialOffset()
 
 
-def test_what_the_options_have_ceased_to_mean_is_no_loss(world: World) -> None:
+def test_what_the_options_have_ceased_to_mean_is_left_out_only_on_demand(world: World) -> None:
     topic, other = world.topic(2), world.topic()
     first = following(world, f"{topic},{other}", startingOffsets="earliest")
-    narrowed = following(world, topic, partitions="1")
     world.produce(topic, numbers(3), 1)
-    assert ends(narrowed.latestOffset(first.initialOffset(), ALL)) == {topic: {"1": 3}}
+    with pytest.raises(InvalidConfig, match=f"{topic}-0: it is not asked for any more"):
+        following(world, topic, partitions="1").latestOffset(first.initialOffset(), ALL)
+    narrowed = following(world, topic, partitions="1", failOnDataLoss="false")
+    end = narrowed.latestOffset(first.initialOffset(), ALL)
+    assert ends(end) == {topic: {"1": 3}}
+    assert following(world, topic, partitions="1").latestOffset(end, ALL) == end
 
 
 def timed(planner: TopicStream, at: dict[str, Any], limit: ReadLimit = ALL) -> tuple[float, dict[str, Any]]:

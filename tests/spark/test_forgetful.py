@@ -118,10 +118,40 @@ def test_a_checkpoint_of_which_nothing_is_asked_for_is_forgotten_only_on_demand(
     assert (end.offsets, end.start) == ({asked: 5}, {asked: 1})
 
 
-def test_only_what_is_meant_and_not_gone_keeps_its_place() -> None:
+@pytest.mark.parametrize("options", [{"subscribe": "other"}, {"subscribePattern": "oth.*"}])
+def test_the_place_of_a_topic_that_is_asked_for_no_more_is_forgotten_only_on_demand(
+    options: dict[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = TopicPartition("other", 0)
+
+    async def find(*_: object) -> Found:
+        return Found({"other": OTHER}, {other: 0}, {other: 5})
+
+    async def connected(_: Address) -> None:
+        return None
+
+    async def ids_now(*_: object) -> dict[str, TopicId | None]:
+        return {"orders": ORDERS}
+
+    monkeypatch.setattr(stream, "find", find)
+    monkeypatch.setattr(stream, "connected", connected)
+    monkeypatch.setattr(stream, "ids_now", ids_now)
+    at = StreamOffset({**orders(7), other: 5}, {"orders": ORDERS, "other": OTHER})
+    with pytest.raises(InvalidConfig, match=r"orders-0: it is not asked for any more.* failOnDataLoss=false"):
+        asyncio.run(planner(**options)._next(at, fresh=False, bounded=False))
+    careless = planner(**options, failOnDataLoss="false")
+    end = asyncio.run(careless._next(at, fresh=False, bounded=False))
+    assert end is not None
+    assert (end.offsets, end.ids) == ({other: 5}, {"other": OTHER})
+    [warning] = [each.getMessage() for each in caplog.records if "spark.data_loss" in each.getMessage()]
+    assert "partition=orders-0 what=dropped" in warning
+
+
+def test_what_is_not_gone_keeps_its_place() -> None:
     at = StreamOffset(orders(1, 2, 3, 4), {"orders": ORDERS})
-    found, gone = Found({"orders": ORDERS}, orders(0), orders(7)), {TopicPartition("orders", 1)}
-    begins, ends = planner(subscribe="orders", partitions="0,1,2")._bounds(at, found, gone)
+    found = Found({"orders": ORDERS}, orders(0), orders(7))
+    gone = {TopicPartition("orders", 1), TopicPartition("orders", 3)}
+    begins, ends = planner(subscribe="orders")._bounds(at, found, gone)
     assert begins == {TopicPartition("orders", 0): 1, TopicPartition("orders", 2): 3}
     assert ends == {TopicPartition("orders", 0): 7, TopicPartition("orders", 2): 3}
 

@@ -161,7 +161,7 @@ def test_topics_are_named_matched_or_assigned(spark: SparkSession, world: World)
         ({"startingOffset": "earliest"}, "the nearest is startingOffsets"),
         ({"kafka.nonsense": "1"}, "nonsense.*: there is no such option"),
         ({"subscribe": "no-such-topic"}, "no-such-topic"),
-        ({"partitions": "7"}, "no topic has any of"),
+        ({"partitions": "0,7"}, r"partitions: there is no 7; topic-\d+ has 1 partition"),
     ],
 )
 def test_what_cannot_be_is_one_clear_sentence(
@@ -172,6 +172,13 @@ def test_what_cannot_be_is_one_clear_sentence(
         spark.read.format("tidelog").options(
             **{"bootstrap.servers": world.bootstrap, **frame}
         ).load().collect()
+
+
+def test_a_misspelt_option_is_told_by_load_itself(spark: SparkSession) -> None:
+    for reader in (spark.read, spark.readStream):
+        load = reader.format("tidelog").option("bootstrap.servers", "h:1").option("subscribe", "orders")
+        with pytest.raises(AnalysisException, match="the nearest is startingOffsets"):
+            load.option("startingOffset", "earliest").load()
 
 
 def test_an_address_where_nobody_listens_is_named(spark: SparkSession) -> None:

@@ -139,6 +139,25 @@ def test_a_topic_made_anew_stops_the_stream_unless_it_may_go_on(
     assert files(spark, tmp_path) == list(range(25))
 
 
+def test_a_topic_that_is_asked_for_no_more_stops_the_stream_unless_it_may_go_on(
+    spark: SparkSession, world: World, tmp_path: Path
+) -> None:
+    kept, dropped = world.topic(), world.topic()
+    world.produce(kept, numbers(10))
+    world.produce(dropped, numbers(10, 10))
+    both = f"{kept},{dropped}"
+    to_files(read_stream(spark, both, world.bootstrap, startingOffsets="earliest"), tmp_path)
+    with pytest.raises(StreamingQueryException, match=f"{dropped}-0: it is not asked for any more"):
+        to_files(read_stream(spark, kept, world.bootstrap), tmp_path)
+    world.produce(dropped, numbers(10, 20))
+    to_files(read_stream(spark, both, world.bootstrap), tmp_path)
+    assert files(spark, tmp_path) == list(range(30))
+    to_files(read_stream(spark, kept, world.bootstrap, failOnDataLoss=False), tmp_path)
+    world.produce(kept, numbers(10, 30))
+    to_files(read_stream(spark, kept, world.bootstrap), tmp_path)
+    assert files(spark, tmp_path) == list(range(40))
+
+
 def test_what_was_deleted_before_it_was_read_stops_the_stream_unless_it_may_go_on(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:
