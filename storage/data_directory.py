@@ -132,7 +132,7 @@ class DataDirectory:
         self._miss(names, elsewhere, said)
         for name in names:
             if name.endswith(DELETED):
-                self.directory.remove_directory(name)
+                self._remove_left(name)
             elif (partition := parse_partition(name)) is not None and self.directory.is_directory(name):
                 yield from self._open(partition, name, said, now_ms)
         self._write_after_opening(said)
@@ -160,6 +160,14 @@ class DataDirectory:
             with suppress(NoRoom):  # as in `make_removals_durable`
                 for name in (RECOVERY_POINTS, HIGH_WATERMARKS):
                     self._checkpoints[name].forget(*removed)
+
+    def _remove_left(self, name: str) -> None:
+        """What is left of a log is in nobody's way: where it cannot be removed it stays until the next start."""
+        try:
+            self.directory.remove_directory(name)
+        except OSError as error:
+            why = error.strerror or error
+            self.report.problems.append(f"{self.directory.path}/{name} could not be removed: {why}")
 
     def registered(self) -> None:
         """The controller knows what is gone: it is not told once more."""
