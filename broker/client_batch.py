@@ -25,7 +25,7 @@ from tidelog.protocol.errors import (
 )
 from tidelog.protocol.messages import ACKS_ALL
 from tidelog.protocol.records import columns_of, decode
-from tidelog.protocol.types import NO_PRODUCER_ID, Buffer, TopicPartition
+from tidelog.protocol.types import NO_PRODUCER_ID, NO_TIMESTAMP, Buffer, TopicPartition
 from tidelog.storage.config import LogConfig
 
 _ACKS: Final = frozenset((0, 1, ACKS_ALL))
@@ -49,6 +49,11 @@ def check_client_batch(batch: Buffer, acks: int) -> BatchHeader:
         raise InvalidTimestamp("the batch says that it has its leader's time, which its leader says")
     if attributes & ~(CODEC_BITS | TRANSACTIONAL) or attributes & CODEC_BITS not in _CODECS:
         raise UnsupportedVersion(f"a client's batch has attributes {attributes:#x}")
+    if header.base_timestamp < NO_TIMESTAMP or header.max_timestamp < NO_TIMESTAMP:
+        raise InvalidTimestamp(
+            f"the batch has the times {header.base_timestamp} and {header.max_timestamp}: "
+            f"none is below {NO_TIMESTAMP}, which is no time"
+        )
     return header
 
 

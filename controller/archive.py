@@ -17,7 +17,7 @@ from tidelog.controller.image import Image
 from tidelog.controller.io import in_a_thread
 from tidelog.controller.snapshot_file import SnapshotId
 from tidelog.controller.snapshots import SnapshotConfig, Snapshots, due
-from tidelog.protocol.errors import ConnectionFailed, CorruptSnapshot, DamagedLog, error_of
+from tidelog.protocol.errors import ConnectionFailed, CorruptSnapshot, DamagedLog, DiskFull, error_of
 from tidelog.protocol.messages import EpochEnd, FetchSnapshot, FetchSnapshotReply, Reply
 from tidelog.protocol.types import Buffer
 from tidelog.replication.breathing import breathing
@@ -29,6 +29,9 @@ logger = logging.getLogger(__name__)
 
 PIECE_BYTES: Final = 1 << 20
 _POLL_S: Final = 0.005
+_NO_ROOM_S: Final = 1.0
+"""How long none is fetched after one for which there was no room; twice as long each time, up to the next line."""
+_NO_ROOM_MAX_S: Final = 30.0
 
 
 class Archive:
@@ -51,6 +54,9 @@ class Archive:
         self._busy = False
         self._start_unsaved = False
         """There was no room to say where the log begins since a snapshot was installed."""
+        self._no_room_s = 0.0
+        """How long none is fetched since the last one, for which there was no room; 0: there was."""
+        self._fetches_from_s = 0.0
 
     @property
     def epochs(self) -> LeaderEpochs:
@@ -103,9 +109,12 @@ class Archive:
         """Get that snapshot from whoever leads, load it, and begin the log anew at its end.
 
         Its image is to take the place of what the log said before in the same turn; then call `installed`. DiskFull:
-        there is no room for it, another time perhaps.
+        there is no room for it, or was none a while ago: another time perhaps.
         """
+        loop = asyncio.get_running_loop()
         receiving = self.snapshots.receiving(SnapshotId(wanted.end_offset, wanted.epoch))
+        if loop.time() < self._fetches_from_s:
+            raise DiskFull(f"there was no room for a snapshot: {receiving.snapshot.name} is not fetched yet")
         try:
             while not receiving.complete:
                 reply, data = await ask(FetchSnapshot(wanted, receiving.position, PIECE_BYTES))
@@ -120,8 +129,11 @@ class Archive:
             raise ConnectionFailed(str(corrupt)) from corrupt
         except NoRoom as full:
             receiving.abandon()  # what has come of it would take the room that others need
+            self._no_room_s = min(2 * self._no_room_s or _NO_ROOM_S, _NO_ROOM_MAX_S)
+            self._fetches_from_s = loop.time() + self._no_room_s
             logger.warning("metadata.snapshot no room: %s", full)
             raise refusal(f"{receiving.snapshot.name} could not be fetched: {full.strerror}", full) from full
+        self._no_room_s = 0.0
         self.snapshots.add(receiving)
         image = await self._load()
         while self.log.is_flushing:  # noqa: ASYNC110 -- rare, and no reason to tell every flusher of us

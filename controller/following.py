@@ -396,7 +396,7 @@ class Following:
             ask = partial(self._fetch_snapshot, connection, epoch)
             return await self._copy.archive.fetch(ask, entry.snapshot)
         except DiskFull:
-            await asyncio.sleep(_FULL_MS / 1000)  # else all of it would be sent again at once
+            await asyncio.sleep(_FULL_MS / 1000)  # else the log would be asked for again at once
             raise
 
     async def _fetch_snapshot(

@@ -94,7 +94,8 @@ A batch is what is appended, replicated and checked. Its first {header_size} byt
 Checksums are CRC-32C. `attributes`: bits 0 to 2 are the codec, bit 3 says that every record has `max_timestamp`
 (append time), bit 4 that it belongs to a transaction, bit 5 that it is a control batch, bit 6 that
 `base_timestamp` is a delete horizon. Magic {magic} has the payload below; 2 is reserved for Kafka's rows. A batch
-with another magic is refused.
+with another magic is refused. A time is in milliseconds since 1970, -1 is none; a client's batch with a
+`base_timestamp` or `max_timestamp` below that is refused (INVALID_TIMESTAMP).
 
 ## Payload
 

@@ -46,8 +46,8 @@ RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 LOG_STARTS: Final = "log-start-offset-checkpoint"
 CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
 PURGE_FLOORS: Final = "cleaner-purge-checkpoint"
-OFFSET_CHECKPOINTS: Final = (HIGH_WATERMARKS, RECOVERY_POINTS, LOG_STARTS, CLEANER_OFFSETS, PURGE_FLOORS)
-"""One of each per data directory."""
+OFFSET_CHECKPOINTS: Final = (HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, CLEANER_OFFSETS, PURGE_FLOORS)
+"""One of each per data directory; a log's start is written before its recovery point."""
 
 LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
 """One per partition directory."""
@@ -130,9 +130,13 @@ class PendingWrite:
     file: "OffsetCheckpoint"
     sequence: int
     offsets: Offsets
+    after: "PendingWrite | None" = None
+    """What is durable before this is."""
 
     def run(self) -> bool:
         """Write it durably; False when a later state, or the same, is there already. Raises `OSError`."""
+        if self.after is not None:
+            self.after.run()
         return self.file.carry_out(self)
 
 
@@ -174,11 +178,11 @@ class OffsetCheckpoint:
             self._written = self._latest
         return offsets, problem
 
-    def prepare(self, offsets: Offsets) -> PendingWrite:
+    def prepare(self, offsets: Offsets, after: PendingWrite | None = None) -> PendingWrite:
         """Take the state as it is now; a `run` of anything prepared before will not overtake it."""
         self._latest = dict(offsets)
         self._sequence += 1
-        return PendingWrite(self, self._sequence, self._latest)
+        return PendingWrite(self, self._sequence, self._latest, after)
 
     def write(self, offsets: Offsets) -> bool:
         """Write the state as it is now, before this returns."""

@@ -132,7 +132,7 @@ class DataDirectory:
         self._miss(names, elsewhere, said)
         for name in names:
             if name.endswith(DELETED):
-                self.directory.remove_directory(name)
+                self._remove_left(name)
             elif (partition := parse_partition(name)) is not None and self.directory.is_directory(name):
                 yield from self._open(partition, name, said, now_ms)
         self._write_after_opening(said)
@@ -161,6 +161,14 @@ class DataDirectory:
                 for name in (RECOVERY_POINTS, HIGH_WATERMARKS):
                     self._checkpoints[name].forget(*removed)
 
+    def _remove_left(self, name: str) -> None:
+        """What is left of a log is in nobody's way: where it cannot be removed it stays until the next start."""
+        try:
+            self.directory.remove_directory(name)
+        except OSError as error:
+            why = error.strerror or error
+            self.report.problems.append(f"{self.directory.path}/{name} could not be removed: {why}")
+
     def registered(self) -> None:
         """The controller knows what is gone: it is not told once more."""
         for partition in self.gone:
@@ -185,7 +193,6 @@ class DataDirectory:
         """What is durable now; where there is no room, what was durable before is said a little longer."""
         try:
             self.write_recovery_points().run()
-            self.write_log_starts().run()
             self.write_cleaner_offsets().run()
             self.write_purge_floors().run()
             self.write_high_watermarks({}).run()  # none above its log's end: what is lost is missed once
@@ -391,7 +398,7 @@ class DataDirectory:
     def write_removals(self) -> list[PendingWrite]:
         """What checkpoints say without the logs that were removed."""
         points = {partition: log.recovery_point for partition, log in self.logs.items()}
-        return [self._prepare(RECOVERY_POINTS, points), self.write_high_watermarks({})]
+        return [self._prepare_points(points), self.write_high_watermarks({})]
 
     def make_removals_durable(self, removals: Sequence[PendingWrite]) -> None:
         """Before `destroy`: neither is what was removed served again, nor missed (may run in a worker thread)."""
@@ -438,9 +445,11 @@ class DataDirectory:
         """What is durable now. Nothing is to be cut between this and the end of its `run`."""
         for log in self.logs.values():
             log.recovery_point = log.durable_offset
-        return self._prepare(
-            RECOVERY_POINTS, {partition: log.durable_offset for partition, log in self.logs.items()}
-        )
+        return self._prepare_points({partition: log.durable_offset for partition, log in self.logs.items()})
+
+    def _prepare_points(self, points: Mapping[TopicPartition, Offset]) -> PendingWrite:
+        """Where a log starts is durable before a point above it is: a first segment behind it was not the first then."""
+        return self._prepare(RECOVERY_POINTS, points, self.write_log_starts())
 
     def write_log_starts(self) -> PendingWrite:
         """Where readers begin."""
@@ -460,10 +469,12 @@ class DataDirectory:
             {partition: log.purge_floor for partition, log in self.logs.items() if log.purge_floor >= 0},
         )
 
-    def _prepare(self, name: str, offsets: Mapping[TopicPartition, Offset]) -> PendingWrite:
+    def _prepare(
+        self, name: str, offsets: Mapping[TopicPartition, Offset], after: PendingWrite | None = None
+    ) -> PendingWrite:
         if self.failure is not None:
             raise self.failure
-        return self._checkpoints[name].prepare({**self._unopened[name], **offsets})
+        return self._checkpoints[name].prepare({**self._unopened[name], **offsets}, after)
 
     # ── what a log needs of its keeper ────────────────────────────────────────────────────────────
 
@@ -474,15 +485,16 @@ class DataDirectory:
             committed = {other: self.high_watermark(other) for other in self.logs}
             self._high_watermarks[partition] = offset
             self._prepare(HIGH_WATERMARKS, {**committed, partition: offset}).run()
-        if offset < log.log_start:  # only when all of it goes
-            starts = {other: one.log_start for other, one in self.logs.items()}
-            self._prepare(LOG_STARTS, {**starts, partition: offset}).run()
         if (cleaned := self.logs.get(partition)) is not None and offset < cleaned.first_dirty:
             cleaned.first_dirty = offset  # what will stand there is new
             self.write_cleaner_offsets().run()
         points = {other: one.recovery_point for other, one in self.logs.items()}
         points[partition] = min(points[partition], offset)
-        self._prepare(RECOVERY_POINTS, points).run()
+        self._prepare_points(points).run()
+        # Only when all of it goes; and after the point: else what was deleted would be missed.
+        if offset < log.log_start:
+            starts = {other: one.log_start for other, one in self.logs.items()}
+            self._prepare(LOG_STARTS, {**starts, partition: offset}).run()
 
     def report_damage(self, what: str) -> None:
         """On record before anything is done about it: a kill in between must not hide it (docs/STORAGE.md, 8)."""
@@ -537,7 +549,6 @@ class DataDirectory:
                 in_order = False
         try:
             self.write_recovery_points().run()
-            self.write_log_starts().run()
             self.write_high_watermarks(committed).run()
             if in_order:
                 with suppress(FileNotFoundError):  # there was no room for `.running`

@@ -110,15 +110,15 @@ class Opening:
             self._begin_at(self._said.log_start or 0)
         while self._log is None:
             try:
-                yield from self._complete(found, now_ms)
+                yield from self._complete(now_ms)
             except DamagedLog as damage:
                 self._give_up_from(damage)  # or raise it: each turn has fewer bytes
 
-    def _complete(self, found: list[Segment], now_ms: int) -> Iterator[None]:
+    def _complete(self, now_ms: int) -> Iterator[None]:
         """Learn from the segments that were taken what goes with them."""
         if self._verified_from is None:
             self._epoch_below = self._last_epoch()
-        log_start = self._log_start(found)
+        log_start = self._log_start()
         end = self._segments[-1].next_offset
         if end < self._said.recovery_point:
             self._damage(f"it ends at offset {end}, below its recovery point {self._said.recovery_point}")
@@ -353,7 +353,7 @@ class Opening:
 
     # ── what goes with them ───────────────────────────────────────────────────────────────────────
 
-    def _log_start(self, found: list[Segment]) -> Offset:
+    def _log_start(self) -> Offset:
         said, first, end = self._said.log_start, self._segments[0].base_offset, self._segments[-1].next_offset
         if said is None:
             return first
@@ -362,7 +362,7 @@ class Opening:
             self._set_aside(self._segments)
             self._begin_at(said)
             return said
-        if said < first and self._said.clean and found:
+        if said < first and (self._said.clean or said < self._said.recovery_point):
             self._damage(f"it begins at offset {first}, above its start {said}")
         return max(said, first)
 

@@ -114,6 +114,19 @@ def strange_codec() -> bytes:
     )
 
 
+def timed_from_to(base: int, newest: int) -> bytes:
+    """As another client than ours may send it."""
+    return bytes(
+        build(
+            records(1)[HEADER_SIZE:],
+            last_offset_delta=0,
+            record_count=1,
+            base_timestamp=base,
+            max_timestamp=newest,
+        )
+    )
+
+
 BAD: list[tuple[bytes, type[TidelogError]]] = [
     (b"", CorruptMessage),
     (b"short", CorruptMessage),
@@ -122,6 +135,9 @@ BAD: list[tuple[bytes, type[TidelogError]]] = [
     (records(1, size=3000), MessageTooLarge),
     (records(1, attributes=32), InvalidRecord),
     (records(1, attributes=8), InvalidTimestamp),  # the leader's time is the leader's to give
+    (timed_from_to(-2, -2), InvalidTimestamp),  # -1 is no time, and below it is nothing that anybody can say
+    (timed_from_to(-2, 0), InvalidTimestamp),
+    (timed_from_to(0, -2), InvalidTimestamp),
     (records(1, attributes=64), UnsupportedVersion),  # a delete horizon is compaction's
     (records(1, attributes=1 << 9), UnsupportedVersion),
     (strange_codec(), UnsupportedVersion),

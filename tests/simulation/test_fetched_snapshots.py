@@ -142,6 +142,25 @@ def test_who_has_no_room_for_a_snapshot_fetches_it_when_there_is_some(
     caught_up(quorum, follower, had)
 
 
+def test_who_has_no_room_for_a_snapshot_fetches_it_less_and_less_often(
+    world: World, pieces: list[Offset]
+) -> None:
+    """All of it went over the network each second, for as long as nobody made room; the leader is heard meanwhile."""
+    quorum = settled(world, snapshots=OFTEN, reserve_bytes=0)
+    leader = quorum.until_active()
+    follower = quorum.others(leader)[0]
+    gone_for_long(quorum, follower)
+    disk = quorum.hosts[follower].disk
+    quorum.start(follower)
+    disk.capacity = disk.medium.used
+    epoch = quorum.nodes[leader].quorum.epoch
+    quorum.run_for(60)
+    assert 5 <= len(pieces) <= 7
+    assert (quorum.active, quorum.nodes[leader].quorum.epoch) == (leader, epoch)
+    disk.capacity = PLENTY
+    quorum.until(lambda: world.counts["snapshots fetched"] == 1, 31)
+
+
 def test_who_has_no_room_to_say_where_its_log_begins_says_it_later(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

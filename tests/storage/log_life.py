@@ -119,11 +119,15 @@ class Life:
         self.may_return.append(self.batches)
         self.batches, self.base = kept, self.first
         if self.end < self.start:  # the log starts within the batch that goes
-            self.batches, self.base, self.start = [], cut, 0
+            self.batches, self.base = [], cut
         self.durable = min(self.durable, len(self.batches))
+        self.host.keeper.start_lowered = False
         try:
             self.host.log.truncate_to(cut, now_ms=0)
             self.start = self.host.log.log_start
+        except Crash:
+            self.start = 0 if self.host.keeper.start_lowered else self.start
+            raise
         except DiskFull:
             self.batches, self.durable, self.base, self.start = before
         self.new_producers()

@@ -30,10 +30,13 @@ class Keeper:
         self.directory = directory
         self.halted: list[str] = []
         self.damage: list[str] = []
+        self.start_lowered = False
+        """Whether the last cut took all of the log, and that is on record."""
 
     def lower_recovery_point(self, log: Kept, offset: int) -> None:
         assert log.directory.path.endswith("orders-0")
         self.write_recovery_point(min(offset, self.read_recovery_point()))
+        self.start_lowered = offset < log.log_start
 
     def write_recovery_point(self, offset: int) -> None:
         write_whole(self.directory, "recovery-point", offset.to_bytes(8, "big"))

@@ -171,6 +171,33 @@ def test_a_log_of_which_nobody_knows_whose_it_is_stays_where_that_cannot_be_note
     assert (node.data.life.worst, len(node.data.report.stray)) == (CrashKind.DAMAGED, 1)
 
 
+# ── what is left of a log ─────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EPERM, errno.ENOTDIR])
+def test_what_cannot_be_removed_of_a_log_stays_and_is_told(
+    node: Node, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every start was refused for it, though nobody needs it to be gone."""
+    node.fill(ORDERS)
+    written = node.fill(EVENTS)
+    left = node.data.remove(ORDERS)
+    node.data.make_removals_durable(node.data.write_removals())
+
+    def refuses(_: object, name: str) -> None:
+        raise OSError(number, "no", name)
+
+    monkeypatch.setattr(type(node.data.directory), "remove_directory", refuses)
+    data = node.kill_and_start()
+    assert data.report.problems == [f"/data/{left} could not be removed: no"]
+    assert (contents(data.logs[EVENTS]), data.gone, data.report.offline) == (written, [], {})
+    assert (data.life.worst, left in data.directory.names()) == (CrashKind.PROCESS, True)
+    node.stop_and_start()
+    assert node.data.life.last_end is CrashKind.CLEAN
+    monkeypatch.undo()
+    assert left not in node.kill_and_start().directory.names()
+
+
 # ── names ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
