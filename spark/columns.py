@@ -310,7 +310,7 @@ def _timestamps(batches: _Batches) -> pa.Array:
 def _micros(times_ms: Sequence[int | None]) -> pa.Array:
     try:
         return pc.multiply_checked(pa.array(times_ms, pa.int64()), pa.scalar(1000, pa.int64()))
-    except pa.ArrowInvalid:  # nanoseconds, mostly, that somebody took for milliseconds
+    except (pa.ArrowInvalid, OverflowError):  # nanoseconds, mostly, that somebody took for milliseconds
         within = [each if each is not None and abs(each) <= _MS_MAX else None for each in times_ms]
         return _micros(within)
 

@@ -269,3 +269,8 @@ def test_a_header_that_is_none_is_refused_with_its_row(header: object, fact: str
 def test_a_time_that_spark_has_no_microseconds_for_is_null(times: list[int]) -> None:
     made = shaped(batch(encode([b"v", b"w"], timestamps=times)))
     assert made["timestamp"].cast(pa.int64()).to_pylist() == [7000 if each == 7 else None for each in times]
+
+
+def test_a_time_beyond_64_bits_is_null() -> None:
+    """Another client's batch can say it: a time, and how much later a record is."""
+    assert columns._micros([7, 1 << 63, -(1 << 63) - 1]).to_pylist() == [7000, None, None]
