@@ -436,8 +436,7 @@ class Admin(GroupAdmin):
     # ── how ───────────────────────────────────────────────────────────────────────────────────────
 
     def _deadline_s(self, timeout: float | None) -> float:
-        allowed_s = self._session.config.request_timeout_ms / 1000 if timeout is None else timeout
-        return asyncio.get_running_loop().time() + allowed_s
+        return asyncio.get_running_loop().time() + self._allowed_ms(timeout) / 1000
 
     def _left_ms(self, deadline_s: float) -> float:
         return max(deadline_s - asyncio.get_running_loop().time(), 0.0) * 1000

@@ -386,6 +386,7 @@ class Consumer:
 
     def _finished(self) -> None:
         """The application asks for more, or has ended well: it is done with what it had."""
+        self._client.home.check()
         self._hand.finished()
         if self._group is not None:
             self._group.asked()
@@ -532,11 +533,14 @@ class Consumer:
     def _check_open(self) -> None:
         if self._closed:
             raise ClientClosed("the consumer is closed")
+        self._client.home.check()
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────────
 
     async def close(self) -> None:
         """End; who waits for a record is told so. A second call waits with the first."""
+        if self._closing is None or not self._closing.done():
+            self._client.home.check()
         if self._closing is None:
             self._closed = True
             self._closing = asyncio.get_running_loop().create_task(

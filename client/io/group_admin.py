@@ -76,7 +76,7 @@ class GroupAdmin:
         some of them: a list with gaps would look like a whole one.
         """
         session = self._session
-        backoff = session.backoff(self._group_time_ms(timeout))
+        backoff = session.backoff(self._allowed_ms(timeout))
         wanted = tuple(states)
         while True:
             lines: dict[
@@ -193,7 +193,7 @@ class GroupAdmin:
         self, group: str, partitions: Iterable[TopicPartition], *, timeout: float | None = None
     ) -> None:
         """Forget what a group has committed of partitions whose topics no member of it wants."""
-        deadline_ms = _now_ms() + self._group_time_ms(timeout)
+        deadline_ms = _now_ms() + self._allowed_ms(timeout)
         names = await self._topic_ids(partitions, deadline_ms)
         at, told = AtCoordinator(self._session, group), list[Any]()
         for some in pieces(list(names)):
@@ -210,7 +210,7 @@ class GroupAdmin:
         self, group: str, *, timeout: float | None = None
     ) -> dict[TopicPartition, CommittedPartition]:
         """What a group has committed, of every topic that there still is."""
-        deadline_ms = _now_ms() + self._group_time_ms(timeout)
+        deadline_ms = _now_ms() + self._allowed_ms(timeout)
         found = await AtCoordinator(self._session, group).committed(None, deadline_ms)
         names = await self._topic_names([entry.topic_id for entry in found], deadline_ms)
         return {
@@ -234,7 +234,7 @@ class GroupAdmin:
 
         Unless `dry_run=False` nothing is changed, and what is returned is what would be.
         """
-        deadline_ms = _now_ms() + self._group_time_ms(timeout)
+        deadline_ms = _now_ms() + self._allowed_ms(timeout)
         before = await self.committed_offsets(group, timeout=(deadline_ms - _now_ms()) / 1000)
         wanted = sorted(before) if partitions is None else await self._spelled_out(partitions, deadline_ms)
         if not wanted:
@@ -283,7 +283,7 @@ class GroupAdmin:
     ) -> dict[str, Any]:
         """The entry of each group, asked of whoever coordinates it, until it is told or the time is up."""
         session = self._session
-        backoff = session.backoff(self._group_time_ms(timeout))
+        backoff = session.backoff(self._allowed_ms(timeout))
         done: dict[str, Any] = {}
         failed: dict[str, TidelogError] = {}
         left = list(dict.fromkeys(groups))
@@ -382,7 +382,9 @@ class GroupAdmin:
             found |= {told.topic_id: told.name for told in reply.topics if told.topic_id and not told.error}
         return found
 
-    def _group_time_ms(self, timeout: float | None) -> float:
+    def _allowed_ms(self, timeout: float | None) -> float:
+        """How long a call may take; each asks, before it does anything."""
+        self._session.home.check()
         return self._session.config.request_timeout_ms if timeout is None else timeout * 1000
 
 
