@@ -7,7 +7,7 @@ topics are usable, after `delete_topics` no live broker names them.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from tidelog.client.admin import (
@@ -23,17 +23,14 @@ from tidelog.client.admin import (
     timestamp_of,
 )
 from tidelog.client.cluster import Topic, topic_of
-from tidelog.client.io.connections import together
+from tidelog.client.io.everywhere import everywhere, usable
 from tidelog.client.io.group_admin import GroupAdmin
 from tidelog.client.io.leaders import AtLeaders
 from tidelog.client.io.log_dirs import describe_log_dirs
-from tidelog.client.io.session import until
-from tidelog.client.retry import Advice, advice
 from tidelog.protocol.errors import (
     BrokerIdNotRegistered,
     ElectionNotNeeded,
     InvalidRequest,
-    RequestTimedOut,
     TidelogError,
     TopicAlreadyExists,
     UnknownServerError,
@@ -127,7 +124,7 @@ class Admin(GroupAdmin):
                 created.append(done)
         if wait and not validate_only:
             counts = {topic.name: topic.partitions for topic in created}
-            await self._usable(counts, deadline_s, "was created, and is not usable yet")
+            await usable(self._session, counts, deadline_s, "was created, and is not usable yet")
         refusals.raise_any(len(wanted))
         return created
 
@@ -148,7 +145,8 @@ class Admin(GroupAdmin):
             if not (unsure and entry.error == UnknownTopicOrPartition.code):
                 refusals.look(name, entry.error, entry.message)
         if wait and len(refusals.errors) < len(asked):
-            await self._everywhere(
+            await everywhere(
+                self._session,
                 lambda told: (
                     "" if told.metadata_offset >= reply.metadata_offset else "still knows what is deleted"
                 ),
@@ -197,7 +195,8 @@ class Admin(GroupAdmin):
         refusals.look(topic, entry.error, entry.message)
         refusals.raise_any(1)
         if wait and not validate_only:
-            await self._usable({topic: count}, deadline_s, "has its partitions, and they are not usable yet")
+            fact = "has its partitions, and they are not usable yet"
+            await usable(self._session, {topic: count}, deadline_s, fact)
         return entry
 
     # ── settings ──────────────────────────────────────────────────────────────────────────────────
@@ -467,64 +466,6 @@ class Admin(GroupAdmin):
         factor = len(told.partitions[0].replicas)
         return CreatedTopic(topic.name, 0, None, told.topic_id, len(told.partitions), factor)
 
-    async def _usable(self, counts: Mapping[str, int], deadline_s: float, fact: str) -> None:
-        """Until every live broker answers with a leader for each partition of these topics."""
-        if counts:
-            await self._everywhere(
-                lambda told: _not_usable(told, counts), counts, deadline_s, f"{', '.join(counts)} {fact}"
-            )
-
-    async def _everywhere(
-        self,
-        lack: Callable[[MetadataReply], str],
-        topics: Iterable[str],
-        deadline_s: float,
-        fact: str,
-    ) -> None:
-        """Until what every live broker knows of these topics lacks nothing."""
-        session, names = self._session, tuple(topics)
-        backoff = session.backoff(self._left_ms(deadline_s))
-        ready: set[BrokerId] = set()
-        missing = "no broker is known to be alive"
-        while True:
-            try:
-                async with until(deadline_s * 1000, RequestTimedOut(missing)):
-                    await session.refresh(names, newer=True)
-                brokers = [broker for broker in session.cluster.brokers if broker not in ready]
-                looks = [self._look(broker, lack, names, deadline_s) for broker in brokers]
-                told = await together(looks)
-                ready.update(broker for broker, lacks in zip(brokers, told, strict=True) if not lacks)
-                missing = next(filter(None, told), "no broker is known to be alive")
-                if session.cluster.brokers and not any(told):
-                    return
-            except TidelogError as error:
-                if advice(error) is Advice.FATAL:
-                    raise
-                missing = str(error)
-            wait_ms = backoff.wait_ms(asyncio.get_running_loop().time() * 1000)
-            if wait_ms is None:
-                raise RequestTimedOut(f"{fact}: {missing}")
-            # It is a matter of a few exchanges between brokers: look soon, as often as it takes.
-            await asyncio.sleep(min(wait_ms, 100) / 1000)
-
-    async def _look(
-        self,
-        broker: BrokerId,
-        lack: Callable[[MetadataReply], str],
-        names: tuple[str, ...],
-        deadline_s: float,
-    ) -> str:
-        """What a broker lacks, in its own answer; nothing: it lacks nothing."""
-        try:
-            left_ms = min(self._left_ms(deadline_s), 1000)
-            reply, _ = await self._session.call(broker, Metadata(names), timeout_ms=left_ms)
-        except TidelogError as error:
-            return f"broker {broker} does not answer: {error}"
-        if not isinstance(reply, MetadataReply):
-            return f"broker {broker} answered {type(reply).__name__}"
-        self._session.adopt(reply)  # it may say more than the one that was asked for all
-        return f"broker {broker}: {lacks}" if (lacks := lack(reply)) else ""
-
     async def _named(
         self, partitions: str | Iterable[TopicPartition], deadline_s: float
     ) -> list[TopicPartition]:
@@ -569,22 +510,6 @@ class Admin(GroupAdmin):
             if told.topic_id is not None
             for one in told.partitions
         }
-
-
-def _not_usable(reply: MetadataReply, counts: Mapping[str, int]) -> str:
-    """What a broker lacks of these topics, each with so many partitions; nothing: they are usable there."""
-    alive = {one.id for one in reply.brokers}
-    topics = {told.name: told for told in reply.topics if not told.error}
-    for name, count in counts.items():
-        told = topics.get(name)
-        if told is None:
-            return f"{name} is not known"
-        if len(told.partitions) < count:
-            return f"{len(told.partitions)} of {count} partitions of {name} are known"
-        for partition in told.partitions:
-            if partition.leader not in alive:
-                return f"nobody leads {name}-{partition.index}"
-    return ""
 
 
 def _each(entries: Sequence[E], asked: int) -> Sequence[E]:
