@@ -30,6 +30,7 @@ from tidelog.client.io.log_dirs import describe_log_dirs
 from tidelog.protocol.errors import (
     BrokerIdNotRegistered,
     ElectionNotNeeded,
+    InvalidPartitions,
     InvalidRequest,
     TidelogError,
     TopicAlreadyExists,
@@ -189,8 +190,12 @@ class Admin(GroupAdmin):
         """Let a topic have that many partitions; `assignment`: who keeps each of the new ones."""
         deadline_s = self._deadline_s(timeout)
         request = CreatePartitions((NewPartitions(topic, count, places(assignment)),), validate_only)
-        reply = await self._any(request, CreatePartitionsReply, deadline_s)
+        unsure: list[TidelogError] = []
+        reply = await self._any(request, CreatePartitionsReply, deadline_s, unsure)
         [entry] = _each(reply.topics, 1)
+        if unsure and not validate_only and entry.error == InvalidPartitions.code:
+            # An attempt whose answer was lost may have added them: then there are as many as we wanted.
+            entry = await self._added_before(count, entry, deadline_s)
         refusals = Refusals()
         refusals.look(topic, entry.error, entry.message)
         refusals.raise_any(1)
@@ -465,6 +470,15 @@ class Admin(GroupAdmin):
             return entry
         factor = len(told.partitions[0].replicas)
         return CreatedTopic(topic.name, 0, None, told.topic_id, len(told.partitions), factor)
+
+    async def _added_before(
+        self, count: int, entry: CreatedPartitions, deadline_s: float
+    ) -> CreatedPartitions:
+        reply = await self._any(Metadata((entry.name,)), MetadataReply, deadline_s)
+        [told] = _each(reply.topics, 1)
+        if told.error or len(told.partitions) != count:
+            return entry
+        return CreatedPartitions(entry.name, partitions=count)
 
     async def _named(
         self, partitions: str | Iterable[TopicPartition], deadline_s: float
