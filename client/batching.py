@@ -283,7 +283,7 @@ class TopicLanes:
 
     def lane(self, index: int) -> Lane:
         """One partition; raises when there is none of that number."""
-        if not hasattr(index, "__index__"):
+        if index is True or index is False or not hasattr(index, "__index__"):
             raise InvalidRecord(f"a partition is a number, not {index!r}")
         if not 0 <= index < len(self.lanes):
             raise UnknownTopicOrPartition(

@@ -31,6 +31,9 @@ from tidelog.client.arguments import (
     offset_of,
     partition_of,
     partitions_of,
+    seconds,
+    some_records,
+    time_out,
     times_of,
     topics_of,
 )
@@ -438,13 +441,14 @@ class Consumer:
         max_records: int | None = None,
     ) -> dict[TopicPartition, list[Record]]:
         """What is here, at most so many records; if there is nothing, what comes first within `timeout` seconds."""
+        patience_s = seconds("timeout", timeout)
         self._finished()
         await self._ready()
         await self._breathe()
         only = {partition_of(each) for each in partitions}
         left = self.config.max_poll_records if max_records is None else max_records
-        _check_count(left)
-        deadline_s = _now_s() + timeout
+        some_records(left)
+        deadline_s = _now_s() + patience_s
         found: dict[TopicPartition, list[Record]] = {}
         while left:
             taken = self._give(left, only, quiet=bool(found))
@@ -465,8 +469,9 @@ class Consumer:
 
         Ends when nothing has come for `timeout` seconds; without it, when the consumer is closed.
         """
+        time_out(timeout)
         if max_records is not None:
-            _check_count(max_records)
+            some_records(max_records)
         self._finished()
         await self._ready()
         while True:
@@ -588,11 +593,6 @@ class Consumer:
             self._group.learn(name)
         else:
             self._subscription.learn(name)
-
-
-def _check_count(max_records: object) -> None:
-    if type(max_records) is not int or max_records < 1:
-        raise InvalidRequest(f"max_records={max_records!r}: a whole number, at least one")
 
 
 def _now_s() -> float:

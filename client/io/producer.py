@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar
 
 from msgspec import Struct
 
+from tidelog.client.arguments import time_out
 from tidelog.client.batching import Batch, TopicLanes
 from tidelog.client.cluster import Partition, Topic
 from tidelog.client.columns import Columns
@@ -210,6 +211,7 @@ class Producer:
         Raises DeliveryError if records have failed and nobody was told so, RequestTimedOut after `timeout` seconds.
         """
         self._home.check()
+        time_out(timeout)
         batches = list(self._accumulator.outstanding)
         self._sender.sending.flushing += 1
         try:
@@ -232,6 +234,7 @@ class Producer:
         """
         if self._closing is None or not self._closing.done():
             self._home.check()
+        time_out(timeout)
         if self._closing is None:
             self._closed = True
             loop = asyncio.get_running_loop()
