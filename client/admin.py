@@ -1,9 +1,20 @@
 """What operators ask for and are told, as values; and what becomes of the errors of several things asked at once."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+from tidelog.client.arguments import (
+    LONGEST_S,
+    brokers_of,
+    large,
+    listed,
+    mapped,
+    seconds,
+    text,
+    topic_name,
+    whole,
+)
 from tidelog.protocol.errors import InvalidConfig, InvalidRequest, SeveralErrors, TidelogError, error_of
 from tidelog.protocol.messages import (
     EARLIEST,
@@ -20,6 +31,8 @@ ConfigValue: TypeAlias = str | int | float | bool
 
 At: TypeAlias = Literal["earliest", "latest", "max_timestamp"] | int
 """Which offset: the log's start, its end, that of the largest timestamp, or the first at or after a time in ms."""
+
+_I64: Final = 2**63 - 1
 
 _AT: Final[Mapping[object, int]] = {
     "earliest": EARLIEST,
@@ -44,12 +57,16 @@ class NewTopic:
 
     def entry(self) -> NewTopicEntry:
         """As it travels."""
+        name = topic_name(self.name)
+        partitions = whole("partitions", self.partitions)
+        factor = whole("replication_factor", self.replication_factor)
+        settings = mapped("configs", self.configs, "{'retention.ms': 3_600_000}")
         return NewTopicEntry(
-            self.name,
-            0 if self.assignment else self.partitions,
-            0 if self.assignment else self.replication_factor,
+            name,
+            0 if self.assignment else partitions,
+            0 if self.assignment else factor,
             places(self.assignment),
-            tuple(ConfigEntry(key, text_of(value)) for key, value in self.configs.items()),
+            tuple(ConfigEntry(text("a setting's name", key), text_of(settings[key])) for key in settings),
         )
 
 
@@ -158,15 +175,36 @@ def offset_within(to: Target, had: int | None, start: int, end: int, at_time: in
         return min(max(base + to.by, start), end)
     if isinstance(to, Time | Duration):
         return end if at_time is None or at_time < 0 else min(max(at_time, start), end)
-    raise InvalidRequest(f"{to!r}: it must be earliest, latest, an Offset, a Shift, a Time or a Duration")
+    raise _no_target(to)
 
 
-def places(assignment: Iterable[Sequence[int]]) -> tuple[ReplicaPlaces, ...]:
+def check_target(to: object) -> None:
+    """Refuse what is none, before anything is asked because of it."""
+    match to:
+        case "earliest" | "latest":
+            pass
+        case Offset(number) | Shift(number):
+            large(type(to).__name__, number, -_I64)
+        case Time(number):
+            large("Time", number)
+        case Duration(span):
+            if abs(seconds("Duration", span)) >= LONGEST_S:
+                raise _no_target(to)
+        case _:
+            raise _no_target(to)
+
+
+def _no_target(to: object) -> InvalidRequest:
+    return InvalidRequest(f"{to!r}: it must be earliest, latest, an Offset, a Shift, a Time or a Duration")
+
+
+def places(assignment: object) -> tuple[ReplicaPlaces, ...]:
     """Who keeps which partition, as it travels."""
-    return tuple(ReplicaPlaces(tuple(BrokerId(broker) for broker in each)) for each in assignment)
+    given = listed("assignment", assignment, "[[1, 2], [2, 3]]")
+    return tuple(ReplicaPlaces(brokers_of("each of assignment", each)) for each in given)
 
 
-def text_of(value: ConfigValue) -> str:
+def text_of(value: object) -> str:
     """A setting's value as Kafka writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -175,11 +213,11 @@ def text_of(value: ConfigValue) -> str:
     raise InvalidConfig(f"{value!r}: a setting is a text, a number, or true or false")
 
 
-def timestamp_of(at: At) -> int:
+def timestamp_of(at: object) -> int:
     """Which offset is asked for, as it travels."""
-    if isinstance(at, int) and not isinstance(at, bool) and at >= 0:
+    if type(at) is int and 0 <= at <= _I64:
         return at
-    found = _AT.get(at)
+    found = _AT.get(at) if isinstance(at, str) else None
     if found is None:
         raise InvalidRequest(
             f"{at!r}: it must be one of {', '.join(map(str, _AT))}, or a time in ms since 1970"

@@ -254,10 +254,12 @@ class Lane:
 class TopicLanes:
     """A topic's partitions, as far as they are known."""
 
-    __slots__ = ("_next", "_together", "batch_size", "lanes", "name", "sticky", "topic_id")
+    __slots__ = ("_next", "_together", "batch_size", "check_here", "lanes", "name", "sticky", "topic_id")
 
-    def __init__(self, name: str, topic_id: TopicId, together: int) -> None:
+    def __init__(self, name: str, topic_id: TopicId, together: int, check_here: Callable[[], None]) -> None:
         self._together = together
+        self.check_here = check_here
+        """Raises where nobody may wait for what becomes of a batch: `append` asks once while the clock stands still."""
         self.batch_size = 0
         """How large its batches may become."""
         self.name = name
@@ -281,7 +283,7 @@ class TopicLanes:
 
     def lane(self, index: int) -> Lane:
         """One partition; raises when there is none of that number."""
-        if not hasattr(index, "__index__"):
+        if index is True or index is False or not hasattr(index, "__index__"):
             raise InvalidRecord(f"a partition is a number, not {index!r}")
         if not 0 <= index < len(self.lanes):
             raise UnknownTopicOrPartition(
@@ -306,6 +308,7 @@ class Accumulator(Generic[H]):
         wall_ms: Callable[[], int],
         wake: Callable[[], None],
         clock_read: Callable[[], None],
+        check_here: Callable[[], None] = lambda: None,
     ) -> None:
         self.topics: dict[str, TopicLanes] = {}
         self.active: dict[Lane, None] = {}
@@ -333,6 +336,7 @@ class Accumulator(Generic[H]):
         self._wall_ms = -2
         self._wake = wake
         self._clock_read = clock_read
+        self._check_here = check_here
         self._hashes = Hashes()
         self._number = 0
 
@@ -349,7 +353,7 @@ class Accumulator(Generic[H]):
         topic = self.topics.get(name)
         if topic is None:
             steps = max(self._batch_size // STEP_BYTES, 1)
-            topic = TopicLanes(name, topic_id, max(TOGETHER // steps, 1))
+            topic = TopicLanes(name, topic_id, max(TOGETHER // steps, 1), self._check_here)
         topic.topic_id = topic_id
         topic.batch_size = self._batch_size
         if batch_bytes_max:
@@ -510,6 +514,8 @@ class Accumulator(Generic[H]):
 
         `sticky`: any partition will do, so when this one's batch is full the next one's is filled.
         """
+        if self.stale:
+            self._check_here()
         batch = lane.open
         if batch is not None and batch.room < size and not self._grows(batch, size):
             self.check_size(size, lane.topic.name)

@@ -7,8 +7,8 @@ topics are usable, after `delete_topics` no live broker names them.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 from tidelog.client.admin import (
     At,
@@ -22,18 +22,31 @@ from tidelog.client.admin import (
     text_of,
     timestamp_of,
 )
+from tidelog.client.arguments import (
+    broker_of,
+    brokers_of,
+    flags,
+    large,
+    listed,
+    mapped,
+    partition_of,
+    partitions_of,
+    text,
+    texts,
+    topic_name,
+    topics_of,
+    whole,
+)
 from tidelog.client.cluster import Topic, topic_of
-from tidelog.client.io.connections import together
+from tidelog.client.io.everywhere import everywhere, usable
 from tidelog.client.io.group_admin import GroupAdmin
 from tidelog.client.io.leaders import AtLeaders
 from tidelog.client.io.log_dirs import describe_log_dirs
-from tidelog.client.io.session import until
-from tidelog.client.retry import Advice, advice
 from tidelog.protocol.errors import (
     BrokerIdNotRegistered,
     ElectionNotNeeded,
+    InvalidPartitions,
     InvalidRequest,
-    RequestTimedOut,
     TidelogError,
     TopicAlreadyExists,
     UnknownServerError,
@@ -86,6 +99,9 @@ from tidelog.protocol.types import NO_BROKER, BrokerId, Offset, TopicId, TopicPa
 E = TypeVar("E")
 R = TypeVar("R", bound=Reply)
 
+_ID_BYTES: Final = 16
+"""How long a topic's id is."""
+
 
 class Admin(GroupAdmin):
     """A client's `admin`."""
@@ -103,20 +119,17 @@ class Admin(GroupAdmin):
         timeout: float | None = None,
     ) -> list[CreatedTopic]:
         """Make topics. With `wait`, return when every live broker knows a leader of each partition: then they are usable."""
+        flags(validate_only=validate_only)
         wanted = [NewTopic(topic) if isinstance(topic, str) else topic for topic in topics]
         for topic in wanted:
             if not isinstance(topic, NewTopic):
                 raise InvalidRequest(
                     f"create_topics takes NewTopic(...) or names, one after the other, not {topic!r}"
                 )
+        request = CreateTopics(tuple(topic.entry() for topic in wanted), validate_only)
         deadline_s = self._deadline_s(timeout)
         unsure: list[TidelogError] = []
-        reply = await self._any(
-            CreateTopics(tuple(topic.entry() for topic in wanted), validate_only),
-            CreateTopicsReply,
-            deadline_s,
-            unsure,
-        )
+        reply = await self._any(request, CreateTopicsReply, deadline_s, unsure)
         refusals, created = Refusals(), []
         for topic, entry in zip(wanted, _each(reply.topics, len(wanted)), strict=True):
             done = entry
@@ -127,7 +140,7 @@ class Admin(GroupAdmin):
                 created.append(done)
         if wait and not validate_only:
             counts = {topic.name: topic.partitions for topic in created}
-            await self._usable(counts, deadline_s, "was created, and is not usable yet")
+            await usable(self._session, counts, deadline_s, "was created, and is not usable yet")
         refusals.raise_any(len(wanted))
         return created
 
@@ -137,8 +150,8 @@ class Admin(GroupAdmin):
         """Remove topics, by name or by id, with all their records, for ever. With `wait`, return when no live broker
         names them any more.
         """
-        names = tuple(topic for topic in topics if isinstance(topic, str))
-        ids = tuple(topic for topic in topics if not isinstance(topic, str))
+        ids = tuple(topic for topic in topics if isinstance(topic, bytes) and len(topic) == _ID_BYTES)
+        names = tuple(topics_of(topic for topic in topics if topic not in ids))
         deadline_s = self._deadline_s(timeout)
         unsure: list[TidelogError] = []
         reply = await self._any(DeleteTopics(names, ids), DeleteTopicsReply, deadline_s, unsure)
@@ -148,7 +161,8 @@ class Admin(GroupAdmin):
             if not (unsure and entry.error == UnknownTopicOrPartition.code):
                 refusals.look(name, entry.error, entry.message)
         if wait and len(refusals.errors) < len(asked):
-            await self._everywhere(
+            await everywhere(
+                self._session,
                 lambda told: (
                     "" if told.metadata_offset >= reply.metadata_offset else "still knows what is deleted"
                 ),
@@ -170,6 +184,7 @@ class Admin(GroupAdmin):
         """These topics as one broker knows them at this moment, in this order; without names all of them."""
         if not names:
             return await self.list_topics(internal=True, timeout=timeout)
+        topics_of(names)
         reply = await self._any(Metadata(names), MetadataReply, self._deadline_s(timeout))
         refusals, found = Refusals(), []
         for name, told in zip(names, _each(reply.topics, len(names)), strict=True):
@@ -189,15 +204,22 @@ class Admin(GroupAdmin):
         timeout: float | None = None,
     ) -> CreatedPartitions:
         """Let a topic have that many partitions; `assignment`: who keeps each of the new ones."""
+        flags(validate_only=validate_only)
+        more = NewPartitions(topic_name(topic), whole("count", count), places(assignment))
+        request = CreatePartitions((more,), validate_only)
         deadline_s = self._deadline_s(timeout)
-        request = CreatePartitions((NewPartitions(topic, count, places(assignment)),), validate_only)
-        reply = await self._any(request, CreatePartitionsReply, deadline_s)
+        unsure: list[TidelogError] = []
+        reply = await self._any(request, CreatePartitionsReply, deadline_s, unsure)
         [entry] = _each(reply.topics, 1)
+        if unsure and not validate_only and entry.error == InvalidPartitions.code:
+            # An attempt whose answer was lost may have added them: then there are as many as we wanted.
+            entry = await self._added_before(count, entry, deadline_s)
         refusals = Refusals()
         refusals.look(topic, entry.error, entry.message)
         refusals.raise_any(1)
         if wait and not validate_only:
-            await self._usable({topic: count}, deadline_s, "has its partitions, and they are not usable yet")
+            fact = "has its partitions, and they are not usable yet"
+            await usable(self._session, {topic: count}, deadline_s, fact)
         return entry
 
     # ── settings ──────────────────────────────────────────────────────────────────────────────────
@@ -209,7 +231,7 @@ class Admin(GroupAdmin):
 
         A broker is asked itself: while it is down nobody knows what it was started with.
         """
-        request = DescribeConfigs((ResourceQuery(kind, str(name), tuple(keys)),))
+        request = DescribeConfigs((ResourceQuery(*_resource(kind, name), texts("keys", keys)),))
         itself = BrokerId(int(name)) if kind == "broker" and str(name).isdecimal() else NO_BROKER
         reply = await self._any(request, DescribeConfigsReply, self._deadline_s(timeout), first=itself)
         [entry] = _each(reply.resources, 1)
@@ -228,10 +250,12 @@ class Admin(GroupAdmin):
         timeout: float | None = None,
     ) -> ResourceAltered:
         """Set some settings, or with None take them back; all others stay as they are. All of them are taken, or none."""
+        flags(validate_only=validate_only)
         changes = tuple(
-            ConfigAlter(key, None if value is None else text_of(value)) for key, value in configs.items()
+            ConfigAlter(text("a setting's name", key), None if value is None else text_of(value))
+            for key, value in mapped("configs", configs, "{'retention.ms': 3_600_000}").items()
         )
-        request = AlterConfigs((ResourceAlter(kind, str(name), changes),), validate_only)
+        request = AlterConfigs((ResourceAlter(*_resource(kind, name), changes),), validate_only)
         reply = await self._any(request, AlterConfigsReply, self._deadline_s(timeout))
         [entry] = _each(reply.resources, 1)
         refusals = Refusals()
@@ -255,9 +279,8 @@ class Admin(GroupAdmin):
         """The data directories of these brokers, or of all that are alive: their room, and what each log takes, of these
         topics or of all.
         """
-        return await describe_log_dirs(
-            self._session, map(BrokerId, brokers), topics, self._deadline_s(timeout)
-        )
+        asked, names = brokers_of("it", brokers), topics_of(listed("topics", topics, "['orders']"))
+        return await describe_log_dirs(self._session, asked, names, self._deadline_s(timeout))
 
     # ── offsets ───────────────────────────────────────────────────────────────────────────────────
 
@@ -270,18 +293,21 @@ class Admin(GroupAdmin):
         timeout: float | None = None,
     ) -> dict[TopicPartition, OffsetFound]:
         """Which offsets partitions have there, as their leaders say; a topic's name stands for all of its partitions."""
-        deadline_s = self._deadline_s(timeout)
+        deadline_s, when = self._deadline_s(timeout), timestamp_of(at)
+        whole("isolation", isolation, 0, 1)
         if isinstance(partitions, Mapping):
-            wanted = {where: timestamp_of(one) for where, one in partitions.items()}
+            wanted = {partition_of(where): timestamp_of(one) for where, one in partitions.items()}
         else:
-            wanted = dict.fromkeys(await self._named(partitions, deadline_s), timestamp_of(at))
+            wanted = dict.fromkeys(await self._named(partitions, deadline_s), when)
         return await AtLeaders(self._session).list_offsets(wanted, isolation, deadline_s)
 
     async def delete_records(
         self, before: Mapping[TopicPartition, Offset], *, timeout: float | None = None
     ) -> dict[TopicPartition, Offset]:
         """Forget all below these offsets (-1: all that is committed); where each partition begins now, everywhere."""
-        return await AtLeaders(self._session).delete_records(dict(before), self._deadline_s(timeout))
+        given = mapped("delete_records", before, "{('orders', 0): 7}").items()
+        offsets = {partition_of(where): large("offset", offset, -1) for where, offset in given}
+        return await AtLeaders(self._session).delete_records(offsets, self._deadline_s(timeout))
 
     # ── leaders and moves ─────────────────────────────────────────────────────────────────────────
 
@@ -296,6 +322,7 @@ class Admin(GroupAdmin):
         """Let the preferred replica lead; or, `unclean`, of partitions without a leader whoever has most: records may
         be lost by it. Without partitions: all of which that is to be said.
         """
+        flags(unclean=unclean, validate_only=validate_only)
         deadline_s = self._deadline_s(timeout)
         ids = await self._ids(partitions, deadline_s)
         wanted = None if ids is None else tuple(PartitionIndex(*place) for place in ids)
@@ -324,14 +351,16 @@ class Admin(GroupAdmin):
         The throttle is what one broker hands out for all moves in a second, and ends with them. `list_reassignments`
         says what goes on.
         """
+        _check_move(throttle_bytes_s, validate_only=validate_only)
+        given = mapped("reassign", targets, "{('orders', 0): [1, 2]}").items()
+        to = {
+            partition_of(where): None if target is None else brokers_of("a target", target)
+            for where, target in given
+        }
         deadline_s = self._deadline_s(timeout)
-        ids = await self._ids(targets, deadline_s)
+        ids = await self._ids(to, deadline_s)
         assert ids is not None
-        moves = []
-        for (topic_id, index), where in ids.items():
-            target = targets[where]
-            to = None if target is None else tuple(BrokerId(broker) for broker in target)
-            moves.append(PartitionMove(topic_id, index, to))
+        moves = [PartitionMove(topic_id, index, to[where]) for (topic_id, index), where in ids.items()]
         return await self._move(moves, deadline_s, throttle_bytes_s, validate_only=validate_only)
 
     async def list_reassignments(
@@ -367,8 +396,10 @@ class Admin(GroupAdmin):
         """Begin to move everything that a broker keeps to others, alive or dead as it is; `list_reassignments` says how
         far that is. Topics that are made meanwhile may still be given to it.
         """
+        number = broker_of(broker)
+        _check_move(throttle_bytes_s, validate_only=validate_only)
         deadline_s = self._deadline_s(timeout)
-        plan = await self._any(PlanMoves(BrokerId(broker)), PlanMovesReply, deadline_s)
+        plan = await self._any(PlanMoves(number), PlanMovesReply, deadline_s)
         return await self._move(plan.moves, deadline_s, throttle_bytes_s, validate_only=validate_only)
 
     async def undrain_broker(
@@ -380,7 +411,9 @@ class Admin(GroupAdmin):
         timeout: float | None = None,
     ) -> list[Move]:
         """Cancel the moves that take something from a broker, and begin those that give it as much as others have."""
-        deadline_s, number = self._deadline_s(timeout), BrokerId(broker)
+        number = broker_of(broker)
+        _check_move(throttle_bytes_s, validate_only=validate_only)
+        deadline_s = self._deadline_s(timeout)
         moving = await self._any(ListReassignments(), ListReassignmentsReply, deadline_s)
         back = [
             PartitionMove(entry.topic_id, entry.index)
@@ -404,7 +437,8 @@ class Admin(GroupAdmin):
         and what only it has is given up.
         """
         unsure: list[TidelogError] = []
-        request = UnregisterBroker(BrokerId(broker), force)
+        flags(force=force)
+        request = UnregisterBroker(broker_of(broker), force)
         try:
             await self._any(request, UnregisterBrokerReply, self._deadline_s(timeout), unsure)
         except BrokerIdNotRegistered:
@@ -436,8 +470,7 @@ class Admin(GroupAdmin):
     # ── how ───────────────────────────────────────────────────────────────────────────────────────
 
     def _deadline_s(self, timeout: float | None) -> float:
-        allowed_s = self._session.config.request_timeout_ms / 1000 if timeout is None else timeout
-        return asyncio.get_running_loop().time() + allowed_s
+        return asyncio.get_running_loop().time() + self._allowed_ms(timeout) / 1000
 
     def _left_ms(self, deadline_s: float) -> float:
         return max(deadline_s - asyncio.get_running_loop().time(), 0.0) * 1000
@@ -468,69 +501,20 @@ class Admin(GroupAdmin):
         factor = len(told.partitions[0].replicas)
         return CreatedTopic(topic.name, 0, None, told.topic_id, len(told.partitions), factor)
 
-    async def _usable(self, counts: Mapping[str, int], deadline_s: float, fact: str) -> None:
-        """Until every live broker answers with a leader for each partition of these topics."""
-        if counts:
-            await self._everywhere(
-                lambda told: _not_usable(told, counts), counts, deadline_s, f"{', '.join(counts)} {fact}"
-            )
-
-    async def _everywhere(
-        self,
-        lack: Callable[[MetadataReply], str],
-        topics: Iterable[str],
-        deadline_s: float,
-        fact: str,
-    ) -> None:
-        """Until what every live broker knows of these topics lacks nothing."""
-        session, names = self._session, tuple(topics)
-        backoff = session.backoff(self._left_ms(deadline_s))
-        ready: set[BrokerId] = set()
-        missing = "no broker is known to be alive"
-        while True:
-            try:
-                async with until(deadline_s * 1000, RequestTimedOut(missing)):
-                    await session.refresh(names, newer=True)
-                brokers = [broker for broker in session.cluster.brokers if broker not in ready]
-                looks = [self._look(broker, lack, names, deadline_s) for broker in brokers]
-                told = await together(looks)
-                ready.update(broker for broker, lacks in zip(brokers, told, strict=True) if not lacks)
-                missing = next(filter(None, told), "no broker is known to be alive")
-                if session.cluster.brokers and not any(told):
-                    return
-            except TidelogError as error:
-                if advice(error) is Advice.FATAL:
-                    raise
-                missing = str(error)
-            wait_ms = backoff.wait_ms(asyncio.get_running_loop().time() * 1000)
-            if wait_ms is None:
-                raise RequestTimedOut(f"{fact}: {missing}")
-            # It is a matter of a few exchanges between brokers: look soon, as often as it takes.
-            await asyncio.sleep(min(wait_ms, 100) / 1000)
-
-    async def _look(
-        self,
-        broker: BrokerId,
-        lack: Callable[[MetadataReply], str],
-        names: tuple[str, ...],
-        deadline_s: float,
-    ) -> str:
-        """What a broker lacks, in its own answer; nothing: it lacks nothing."""
-        try:
-            left_ms = min(self._left_ms(deadline_s), 1000)
-            reply, _ = await self._session.call(broker, Metadata(names), timeout_ms=left_ms)
-        except TidelogError as error:
-            return f"broker {broker} does not answer: {error}"
-        if not isinstance(reply, MetadataReply):
-            return f"broker {broker} answered {type(reply).__name__}"
-        self._session.adopt(reply)  # it may say more than the one that was asked for all
-        return f"broker {broker}: {lacks}" if (lacks := lack(reply)) else ""
+    async def _added_before(
+        self, count: int, entry: CreatedPartitions, deadline_s: float
+    ) -> CreatedPartitions:
+        reply = await self._any(Metadata((entry.name,)), MetadataReply, deadline_s)
+        [told] = _each(reply.topics, 1)
+        if told.error or len(told.partitions) != count:
+            return entry
+        return CreatedPartitions(entry.name, partitions=count)
 
     async def _named(
         self, partitions: str | Iterable[TopicPartition], deadline_s: float
     ) -> list[TopicPartition]:
         if not isinstance(partitions, str):
-            return list(partitions)
+            return partitions_of(partitions, "list_offsets")
         topic = await self._session.topic(partitions, timeout=self._left_ms(deadline_s) / 1000)
         return [TopicPartition(partitions, index) for index in range(len(topic.partitions))]
 
@@ -540,7 +524,7 @@ class Admin(GroupAdmin):
         """These partitions by the ids of their topics as they are now, each once; None: all."""
         if partitions is None:
             return None
-        wanted = list(partitions)
+        wanted = partitions_of(partitions, "this call")
         names = list(dict.fromkeys(where.topic for where in wanted))
         if len(set(wanted)) != len(wanted):
             raise InvalidRequest("a partition is named twice")
@@ -572,20 +556,15 @@ class Admin(GroupAdmin):
         }
 
 
-def _not_usable(reply: MetadataReply, counts: Mapping[str, int]) -> str:
-    """What a broker lacks of these topics, each with so many partitions; nothing: they are usable there."""
-    alive = {one.id for one in reply.brokers}
-    topics = {told.name: told for told in reply.topics if not told.error}
-    for name, count in counts.items():
-        told = topics.get(name)
-        if told is None:
-            return f"{name} is not known"
-        if len(told.partitions) < count:
-            return f"{len(told.partitions)} of {count} partitions of {name} are known"
-        for partition in told.partitions:
-            if partition.leader not in alive:
-                return f"nobody leads {name}-{partition.index}"
-    return ""
+def _resource(kind: object, name: object) -> tuple[str, str]:
+    """What settings belong to; a broker also by its number."""
+    return text("kind", kind), str(whole("name", name)) if type(name) is int else text("name", name)
+
+
+def _check_move(throttle_bytes_s: object, *, validate_only: object) -> None:
+    flags(validate_only=validate_only)
+    if throttle_bytes_s is not None:
+        large("throttle_bytes_s", throttle_bytes_s)
 
 
 def _each(entries: Sequence[E], asked: int) -> Sequence[E]:

@@ -17,6 +17,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 from tidelog.client.config import Address, ClientConfig
@@ -274,6 +275,12 @@ class Connections:
             await asyncio.gather(*self._making.values(), return_exceptions=True)
         finally:
             self.abort()
+
+
+def software() -> str:
+    """What the client says that it is."""
+    # Not imported above: the package's own names lead here.
+    return f"tidelog-python {import_module('tidelog').__version__}"
 
 
 async def joined(task: "asyncio.Future[T]", closed: str) -> T:

@@ -31,6 +31,9 @@ from tidelog.client.arguments import (
     offset_of,
     partition_of,
     partitions_of,
+    seconds,
+    some_records,
+    time_out,
     times_of,
     topics_of,
 )
@@ -386,6 +389,7 @@ class Consumer:
 
     def _finished(self) -> None:
         """The application asks for more, or has ended well: it is done with what it had."""
+        self._client.home.check()
         self._hand.finished()
         if self._group is not None:
             self._group.asked()
@@ -437,13 +441,14 @@ class Consumer:
         max_records: int | None = None,
     ) -> dict[TopicPartition, list[Record]]:
         """What is here, at most so many records; if there is nothing, what comes first within `timeout` seconds."""
+        patience_s = seconds("timeout", timeout)
         self._finished()
         await self._ready()
         await self._breathe()
         only = {partition_of(each) for each in partitions}
         left = self.config.max_poll_records if max_records is None else max_records
-        _check_count(left)
-        deadline_s = _now_s() + timeout
+        some_records(left)
+        deadline_s = _now_s() + patience_s
         found: dict[TopicPartition, list[Record]] = {}
         while left:
             taken = self._give(left, only, quiet=bool(found))
@@ -464,8 +469,9 @@ class Consumer:
 
         Ends when nothing has come for `timeout` seconds; without it, when the consumer is closed.
         """
+        time_out(timeout)
         if max_records is not None:
-            _check_count(max_records)
+            some_records(max_records)
         self._finished()
         await self._ready()
         while True:
@@ -532,11 +538,14 @@ class Consumer:
     def _check_open(self) -> None:
         if self._closed:
             raise ClientClosed("the consumer is closed")
+        self._client.home.check()
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────────
 
     async def close(self) -> None:
         """End; who waits for a record is told so. A second call waits with the first."""
+        if self._closing is None or not self._closing.done():
+            self._client.home.check()
         if self._closing is None:
             self._closed = True
             self._closing = asyncio.get_running_loop().create_task(
@@ -584,11 +593,6 @@ class Consumer:
             self._group.learn(name)
         else:
             self._subscription.learn(name)
-
-
-def _check_count(max_records: object) -> None:
-    if type(max_records) is not int or max_records < 1:
-        raise InvalidRequest(f"max_records={max_records!r}: a whole number, at least one")
 
 
 def _now_s() -> float:

@@ -11,7 +11,17 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from tidelog.client.admin import OffsetReset, Refusals, Target, offset_within
+from tidelog.client.admin import OffsetReset, Refusals, Target, check_target, offset_within
+from tidelog.client.arguments import (
+    flags,
+    listed,
+    partition_of,
+    partitions_of,
+    seconds,
+    text,
+    texts,
+    topic_name,
+)
 from tidelog.client.io.connections import together
 from tidelog.client.io.coordinator import ENTRIES, AtCoordinator, pieces
 from tidelog.client.io.leaders import AtLeaders
@@ -54,6 +64,9 @@ from tidelog.protocol.messages import (
 )
 from tidelog.protocol.types import NO_BROKER, BrokerId, TopicId, TopicPartition
 
+_GROUP: Final = "a group's name"
+_MOST_MS: Final = 2**31 - 1
+"""No message can ask for more time: 24 days."""
 TOPICS: Final = 64
 """How many topics are named at once: an answer tells all their partitions."""
 
@@ -75,9 +88,12 @@ class GroupAdmin:
         """All groups by name, a line each: all brokers are asked at once. Raises CoordinatorNotAvailable where nobody tells of
         some of them: a list with gaps would look like a whole one.
         """
+        flags(with_lag=with_lag)
+        wanted = texts("states", states)
+        if topic != "":
+            topic_name(topic)
         session = self._session
-        backoff = session.backoff(self._group_time_ms(timeout))
-        wanted = tuple(states)
+        backoff = session.backoff(self._allowed_ms(timeout))
         while True:
             lines: dict[
                 str, ListedGroup
@@ -123,6 +139,7 @@ class GroupAdmin:
         self, *groups: str, with_lag: bool = True, timeout: float | None = None
     ) -> list[DescribedGroup]:
         """All about these groups, in this order: members, what each has, how far it has come, how far it is behind."""
+        flags(with_lag=with_lag)
 
         async def ask(broker: BrokerId, names: Sequence[str], backoff: Backoff) -> Sequence[DescribedGroup]:
             return await self._in_full(broker, names, backoff, with_lag=with_lag)
@@ -193,8 +210,10 @@ class GroupAdmin:
         self, group: str, partitions: Iterable[TopicPartition], *, timeout: float | None = None
     ) -> None:
         """Forget what a group has committed of partitions whose topics no member of it wants."""
-        deadline_ms = _now_ms() + self._group_time_ms(timeout)
-        names = await self._topic_ids(partitions, deadline_ms)
+        text(_GROUP, group)
+        wanted = partitions_of(partitions, "delete_group_offsets")
+        deadline_ms = _now_ms() + self._allowed_ms(timeout)
+        names = await self._topic_ids(wanted, deadline_ms)
         at, told = AtCoordinator(self._session, group), list[Any]()
         for some in pieces(list(names)):
             entries = tuple(PartitionIndex(*place) for place in some)
@@ -210,7 +229,8 @@ class GroupAdmin:
         self, group: str, *, timeout: float | None = None
     ) -> dict[TopicPartition, CommittedPartition]:
         """What a group has committed, of every topic that there still is."""
-        deadline_ms = _now_ms() + self._group_time_ms(timeout)
+        text(_GROUP, group)
+        deadline_ms = _now_ms() + self._allowed_ms(timeout)
         found = await AtCoordinator(self._session, group).committed(None, deadline_ms)
         names = await self._topic_names([entry.topic_id for entry in found], deadline_ms)
         return {
@@ -234,9 +254,12 @@ class GroupAdmin:
 
         Unless `dry_run=False` nothing is changed, and what is returned is what would be.
         """
-        deadline_ms = _now_ms() + self._group_time_ms(timeout)
+        check_target(to)
+        flags(dry_run=dry_run)
+        named = None if partitions is None else _named(partitions)
+        deadline_ms = _now_ms() + self._allowed_ms(timeout)
         before = await self.committed_offsets(group, timeout=(deadline_ms - _now_ms()) / 1000)
-        wanted = sorted(before) if partitions is None else await self._spelled_out(partitions, deadline_ms)
+        wanted = sorted(before) if named is None else await self._spelled_out(named, deadline_ms)
         if not wanted:
             return []
         deadline_s = deadline_ms / 1000
@@ -282,8 +305,9 @@ class GroupAdmin:
         timeout: float | None,
     ) -> dict[str, Any]:
         """The entry of each group, asked of whoever coordinates it, until it is told or the time is up."""
+        texts("groups", groups)
         session = self._session
-        backoff = session.backoff(self._group_time_ms(timeout))
+        backoff = session.backoff(self._allowed_ms(timeout))
         done: dict[str, Any] = {}
         failed: dict[str, TidelogError] = {}
         left = list(dict.fromkeys(groups))
@@ -353,7 +377,7 @@ class GroupAdmin:
         found: dict[TopicPartition, None] = {}
         for each in partitions:
             if not isinstance(each, str):
-                found[TopicPartition(*each)] = None
+                found[each] = None
                 continue
             left_s = max(deadline_ms - _now_ms(), 1.0) / 1000
             topic = await self._session.topic(each, timeout=left_s)
@@ -382,8 +406,18 @@ class GroupAdmin:
             found |= {told.topic_id: told.name for told in reply.topics if told.topic_id and not told.error}
         return found
 
-    def _group_time_ms(self, timeout: float | None) -> float:
-        return self._session.config.request_timeout_ms if timeout is None else timeout * 1000
+    def _allowed_ms(self, timeout: float | None) -> float:
+        """How long a call may take; each asks, before it does anything."""
+        self._session.home.check()
+        if timeout is None:
+            return self._session.config.request_timeout_ms
+        return min(seconds("timeout", timeout) * 1000, _MOST_MS)
+
+
+def _named(given: object) -> list[TopicPartition | str]:
+    """Partitions, and topics for all of theirs."""
+    each = listed("partitions", given, "[('orders', 0), 'bills']")
+    return [topic_name(one) if isinstance(one, str) else partition_of(one) for one in each]
 
 
 def _raise_refused(entries: Sequence[Any], names: Mapping[tuple[TopicId, int], TopicPartition]) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
+from tidelog.client.arguments import time_out
 from tidelog.client.io.loop_thread import LoopThread
 from tidelog.client.io.producer import Delivery as Accepted
 from tidelog.client.io.producer import Producer
@@ -153,6 +154,7 @@ class Handover:
 
     async def result(self, delivery: Delivery, timeout: float | None) -> RecordMetadata:
         """What became of a record."""
+        time_out(timeout)
         try:
             async with asyncio.timeout(timeout):
                 if delivery.accepted is None:
@@ -212,6 +214,7 @@ class Handover:
 
     async def flush(self, timeout: float | None) -> None:
         """As the producer's: all that was put here before is acknowledged."""
+        time_out(timeout)
         loop = asyncio.get_running_loop()
         end_s = None if timeout is None else loop.time() + timeout
         try:
@@ -225,6 +228,7 @@ class Handover:
 
     async def close_producer(self, timeout: float | None) -> None:
         """Close both, this one first."""
+        time_out(timeout)
         await self._finish(timeout)
         await self._producer_does(self._producer.close(timeout))
 

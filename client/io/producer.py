@@ -16,11 +16,13 @@ What it keeps true:
 import asyncio
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
+from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar
 
 from msgspec import Struct
 
+from tidelog.client.arguments import time_out
 from tidelog.client.batching import Batch, TopicLanes
 from tidelog.client.cluster import Partition, Topic
 from tidelog.client.columns import Columns
@@ -71,6 +73,7 @@ class Delivery(Struct, gc=False, eq=False):
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
         batch = self._batch
         if not batch.done:
+            batch.lane.topic.check_here()
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             batch.listen(partial(_resolve, future))
             yield from future
@@ -90,6 +93,7 @@ class Producer:
         )
         self._accumulator = self._sender.accumulator
         self._append = self._accumulator.append
+        self._home = client.home
         self._door = asyncio.Lock()
         self._queued = 0
         self._room: asyncio.Future[None] | None = None
@@ -133,6 +137,8 @@ class Producer:
         headers: GivenHeaders | None = None,
     ) -> Delivery:
         """Accept a record, as soon as there is room for it; await what is returned for its acknowledgement."""
+        if get_ident() != self._home.thread:
+            self._home.check()
         delivery = self._append(topic, value, key, partition, timestamp_ms, headers)
         if delivery is not None:
             return delivery
@@ -204,6 +210,8 @@ class Producer:
 
         Raises DeliveryError if records have failed and nobody was told so, RequestTimedOut after `timeout` seconds.
         """
+        self._home.check()
+        time_out(timeout)
         batches = list(self._accumulator.outstanding)
         self._sender.sending.flushing += 1
         try:
@@ -224,6 +232,9 @@ class Producer:
 
         Raises DeliveryError with the number of records that were not acknowledged, unless their senders know; once.
         """
+        if self._closing is None or not self._closing.done():
+            self._home.check()
+        time_out(timeout)
         if self._closing is None:
             self._closed = True
             loop = asyncio.get_running_loop()
@@ -354,6 +365,7 @@ class Producer:
             raise self._sender.broken.anew()
         if self._closed:
             raise ClientClosed("the producer is closed")
+        self._home.check()
 
 
 def _resolve(future: "asyncio.Future[None]") -> None:

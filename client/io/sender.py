@@ -82,6 +82,7 @@ class Sender(Generic[H]):
             wall_ms=wall_ms or _wall_ms,
             wake=self.wake,
             clock_read=self._clock_read,
+            check_here=client.home.check,
         )
         self._sequences = Sequences(enabled=config.idempotent)
         self.sending = Sending(

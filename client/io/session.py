@@ -20,7 +20,6 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from importlib import import_module
 from random import Random
 from typing import Any, Final, Protocol
 
@@ -30,7 +29,8 @@ from tidelog.client.arguments import topic_name
 from tidelog.client.cluster import Changes, Cluster, Topic
 from tidelog.client.config import Address, ClientConfig
 from tidelog.client.io.absence import ABSENT_MS, Absence
-from tidelog.client.io.connections import Connections, Lane, first, joined
+from tidelog.client.io.connections import Connections, Lane, first, joined, software
+from tidelog.client.io.home import Home
 from tidelog.client.io.rounds import Round
 from tidelog.client.retry import Advice, Backoff, advice
 from tidelog.client.silence import Silence
@@ -82,10 +82,10 @@ class Session:
         self.config = config
         self.rng = rng or Random()
         """For jitter, and for whatever children leave to chance."""
+        self.home = Home()
         self.cluster = Cluster()
-        self.connections = Connections(
-            config, Hello(config.client_id, _software()), self._address_of, self.backoff
-        )
+        hello = Hello(config.client_id, software())
+        self.connections = Connections(config, hello, self._address_of, self.backoff)
         self.silence = Silence()
         self.closed = False
         """Whether `close` was called."""
@@ -168,6 +168,8 @@ class Session:
 
     async def close(self) -> None:
         """Close children, tasks and connections; raises what a child could not finish. A second call waits with the first."""
+        if self._closing is None or not self._closing.done():
+            self.home.check()
         if self._closing is None:
             self.closed = self._finishing = True
             self._closing = asyncio.get_running_loop().create_task(self._close(), name="tidelog-close")
@@ -211,6 +213,7 @@ class Session:
         # While it closes, its children finish what is under way: a producer may need a leader for that.
         if self.closed and not self._finishing:
             raise ClientClosed("the client is closed")
+        self.home.check()
 
     def register(self, child: Child) -> None:
         """Close this before the client; refused when that has begun."""
@@ -451,6 +454,7 @@ class Session:
         """One broker's reply and its attachment, once. Raises what it refused with, ConnectionFailed, or RequestTimedOut;
         errors in the reply are the caller's to look at.
         """
+        self.home.check()
         allowed_ms = self.config.request_timeout_ms if timeout_ms is None else timeout_ms
         deadline_ms = self._now_ms() + allowed_ms
         self._counts["requests"] += 1
@@ -572,11 +576,6 @@ class Session:
             for name, value in child.metrics().items():
                 found[name] = found.get(name, 0) + value
         return found
-
-
-def _software() -> str:
-    # Not imported above: the package's own names lead here.
-    return f"tidelog-python {import_module('tidelog').__version__}"
 
 
 @asynccontextmanager

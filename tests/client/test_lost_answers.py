@@ -9,6 +9,7 @@ import pytest
 from tests.client.scripted import ORDERS, Scripted, partition
 from tidelog.client.admin import NewTopic
 from tidelog.protocol.errors import (
+    InvalidPartitions,
     InvalidRequest,
     NotLeaderOrFollower,
     RequestTimedOut,
@@ -19,7 +20,10 @@ from tidelog.protocol.errors import (
 )
 from tidelog.protocol.io import Incoming
 from tidelog.protocol.messages import (
+    CreatedPartitions,
     CreatedTopic,
+    CreatePartitions,
+    CreatePartitionsReply,
     CreateTopics,
     CreateTopicsReply,
     DeleteTopics,
@@ -61,6 +65,9 @@ def loses_the_first_answer(brokers: Scripted) -> None:
         elif isinstance(message, CreateTopics):
             told = CreatedTopic(message.topics[0].name, TopicAlreadyExists.code, "it exists")
             incoming.reply(CreateTopicsReply((told,)))
+        elif isinstance(message, CreatePartitions):
+            told_more = CreatedPartitions(message.topics[0].name, InvalidPartitions.code, "it has 2")
+            incoming.reply(CreatePartitionsReply((told_more,)))
         else:
             assert isinstance(message, DeleteTopics)
             told_gone = RemovedTopic(message.names[0], None, UnknownTopicOrPartition.code, "there is none")
@@ -97,6 +104,25 @@ async def test_a_topic_that_an_unanswered_attempt_has_removed_was_deleted(broker
         await client.admin.delete_topics("orders")
         with pytest.raises(UnknownTopicOrPartition):
             await client.admin.delete_topics("orders")
+
+
+async def test_partitions_that_an_unanswered_attempt_has_added_were_added(brokers: Scripted) -> None:
+    loses_the_first_answer(brokers)
+    async with brokers.client() as client:
+        added = await client.admin.add_partitions("orders", 2, wait=False)
+        assert (added.error, added.partitions) == (0, 2)
+        with pytest.raises(InvalidPartitions, match="it has 2"):
+            await client.admin.add_partitions("orders", 2)
+
+
+@pytest.mark.parametrize(("count", "validate_only"), [(3, False), (1, False), (2, True)])
+async def test_partitions_that_no_unanswered_attempt_can_have_added_are_refused(
+    brokers: Scripted, count: int, *, validate_only: bool
+) -> None:
+    loses_the_first_answer(brokers)
+    async with brokers.client() as client:
+        with pytest.raises(InvalidPartitions, match="it has 2"):
+            await client.admin.add_partitions("orders", count, validate_only=validate_only)
 
 
 async def test_a_topic_is_deleted_when_every_live_broker_has_read_so(brokers: Scripted) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 import tidelog
 from tests.client.nodes import Cluster
+from tidelog.client import admin
 from tidelog.protocol.errors import (
     InvalidConfig,
     InvalidRecord,
@@ -54,6 +55,14 @@ SENT: list[tuple[Callable[[Any], Any], type[TidelogError], str]] = [
     (lambda p: p.send("x" * 250, b"v"), InvalidRequest, "at most 249 characters, not 250: 'xxxx"),
     (lambda p: p.send("\udc80", b"v"), InvalidRequest, r"name is text, not '\\udc80'"),
     (lambda p: p.send("t", b"v", partition="0"), InvalidRecord, "a partition is a number, not '0'"),
+    (lambda p: p.send("t", b"v", partition=True), InvalidRecord, "a partition is a number, not True"),
+    (
+        lambda p: p.send_many("t", [b"v"], partition=False),
+        InvalidRecord,
+        "a partition is a number, not False",
+    ),
+    (lambda p: p.flush(timeout="1"), InvalidRequest, "timeout='1': a number of seconds"),
+    (lambda p: p.close(timeout="1"), InvalidRequest, "timeout='1': a number of seconds"),
     (lambda p: p.send("t", b"v", headers={"a": b"1"}), InvalidRecord, "a header is a pair"),
     (lambda p: p.send("t", b"v", headers=[("a", "1")]), InvalidRecord, "a header is a pair"),
     (lambda p: p.send("t", b"v", headers=[5]), InvalidRecord, "a header is a pair .*, not 5"),
@@ -123,6 +132,11 @@ READ: list[tuple[Callable[[Any], Any], str]] = [
     (lambda c: c.getmany("t"), "'t' is no partition"),
     (lambda c: c.getmany(max_records=0), "max_records=0: a whole number, at least one"),
     (lambda c: c.getmany(max_records="5"), "max_records='5': a whole number"),
+    (lambda c: c.getmany(timeout="1"), "timeout='1': a number of seconds"),
+    (lambda c: c.getmany(timeout=None), "timeout=None: a number of seconds"),
+    (lambda c: c.getmany(timeout=True), "timeout=True: a number of seconds"),
+    (lambda c: c.getmany(timeout=float("nan")), "timeout=nan: a number of seconds"),
+    (lambda c: anext(c.batches(timeout="1")), "timeout='1': a number of seconds"),
     (lambda c: anext(c.batches(max_records=-1)), "max_records=-1: a whole number, at least one"),
     (lambda c: c.beginning_offsets("t"), "beginning_offsets takes a list of partitions"),
     (lambda c: c.beginning_offsets(["t"]), "'t' is no partition"),
@@ -187,6 +201,118 @@ async def test_topics_that_cannot_be_are_refused(
     async with client.consumer() as consumer:
         with pytest.raises(InvalidRequest, match=words):
             consumer.subscribe(*topics)
+
+
+GIVEN: Any = admin
+"""Not checked by mypy: it would find all of these."""
+NEW, P = GIVEN.NewTopic, ("t", 0)
+NUMBER = "a whole number from 0 to 2147483647"
+TEXT = "is text, not"
+ORDERED: list[tuple[Callable[[Any], Any], str]] = [
+    (lambda a: a.create_topics(NEW(b"n")), "name is text, not b'n'"),
+    (lambda a: a.create_topics(NEW("n", "3")), f"partitions='3': {NUMBER}"),
+    (lambda a: a.create_topics(NEW("n", True)), f"partitions=True: {NUMBER}"),
+    (lambda a: a.create_topics(NEW("n", 2**31)), f"partitions=2147483648: {NUMBER}"),
+    (lambda a: a.create_topics(NEW("n", -1)), f"partitions=-1: {NUMBER}"),
+    (lambda a: a.create_topics(NEW("n", 1, 1.0)), f"replication_factor=1.0: {NUMBER}"),
+    (lambda a: a.create_topics(NEW("n", 1, 1, ["a"])), r"configs takes a mapping, .* not \['a'\]"),
+    (lambda a: a.create_topics(NEW("n", 1, 1, {1: "a"})), f"a setting's name {TEXT} 1"),
+    (lambda a: a.create_topics(NEW("n", 1, 1, {"a": b"1"})), "b'1': a setting is a text, a number"),
+    (lambda a: a.create_topics(NEW("n", assignment=[1, 2])), "each of assignment takes a list, as .*, not 1"),
+    (lambda a: a.create_topics(NEW("n", assignment=[["1"]])), f"broker='1': {NUMBER}"),
+    (lambda a: a.create_topics("n", validate_only=1), "validate_only=1: True or False"),
+    (lambda a: a.create_topics("n", timeout="1"), "timeout='1': a number of seconds"),
+    (lambda a: a.delete_topics(b"t"), "name is text, not b't'"),
+    (lambda a: a.delete_topics(["t"]), "topics are given one by one"),
+    (lambda a: a.describe_topics(b"t"), "name is text, not b't'"),
+    (lambda a: a.describe_topics("x" * 250), "at most 249 characters, not 250"),
+    (lambda a: a.add_partitions("t", "3"), f"count='3': {NUMBER}"),
+    (lambda a: a.add_partitions("t", 2**31), f"count=2147483648: {NUMBER}"),
+    (lambda a: a.add_partitions(b"t", 3), "name is text, not b't'"),
+    (lambda a: a.add_partitions(["t"], 3), r"name is text, not \['t'\]"),
+    (lambda a: a.add_partitions("t", 3, assignment="1"), "assignment takes a list, as .*, not '1'"),
+    (lambda a: a.add_partitions("t", 3, validate_only="no"), "validate_only='no': True or False"),
+    (lambda a: a.describe_configs(b"topic", "t"), f"kind {TEXT} b'topic'"),
+    (lambda a: a.describe_configs("topic", b"t"), f"name {TEXT} b't'"),
+    (lambda a: a.describe_configs("broker", True), f"name {TEXT} True"),
+    (
+        lambda a: a.describe_configs("topic", "t", keys="retention.ms"),
+        "keys takes a list, as .* 'retention.ms'",
+    ),
+    (lambda a: a.describe_configs("topic", "t", keys=[5]), f"each of keys {TEXT} 5"),
+    (lambda a: a.describe_configs("topic", "x" * 1025), "at most 1024 characters, not 1025"),
+    (lambda a: a.alter_configs("topic", "t", ["retention.ms"]), "configs takes a mapping"),
+    (lambda a: a.alter_configs("topic", "t", {5: 1}), f"a setting's name {TEXT} 5"),
+    (lambda a: a.alter_configs("topic", "t", {"retention.ms": [1]}), r"\[1\]: a setting is a text, a number"),
+    (lambda a: a.describe_log_dirs("1"), f"broker='1': {NUMBER}"),
+    (lambda a: a.describe_log_dirs(topics="t"), "topics takes a list, as .* not 't'"),
+    (lambda a: a.describe_log_dirs(topics=[5]), "name is text, not 5"),
+    (lambda a: a.list_offsets(b"t"), "list_offsets takes a list of partitions"),
+    (lambda a: a.list_offsets(["t"]), "'t' is no partition"),
+    (lambda a: a.list_offsets("t", 2**63), "9223372036854775808: it must be one of earliest"),
+    (lambda a: a.list_offsets("t", True), "True: it must be one of earliest"),
+    (lambda a: a.list_offsets("t", ["latest"]), "it must be one of earliest"),
+    (lambda a: a.list_offsets({P: None}), "None: it must be one of earliest"),
+    (lambda a: a.list_offsets("t", isolation=2), "isolation=2: a whole number from 0 to 1"),
+    (lambda a: a.delete_records([P]), "delete_records takes a mapping"),
+    (lambda a: a.delete_records({P: "5"}), "offset='5': a whole number from -1"),
+    (lambda a: a.delete_records({P: 2**63}), "offset=9223372036854775808: a whole number from -1"),
+    (lambda a: a.elect_leaders("t"), "this call takes a list of partitions"),
+    (lambda a: a.elect_leaders([("t", "0")]), "its number is a whole number, not '0'"),
+    (lambda a: a.elect_leaders(unclean=1), "unclean=1: True or False"),
+    (lambda a: a.reassign([P]), "reassign takes a mapping"),
+    (lambda a: a.reassign({P: 1}), "a target takes a list, as .* not 1"),
+    (lambda a: a.reassign({P: ["1"]}), f"broker='1': {NUMBER}"),
+    (lambda a: a.reassign({P: [1]}, throttle_bytes_s="1"), "throttle_bytes_s='1': a whole number"),
+    (lambda a: a.list_reassignments(P), "this call takes a list of partitions"),
+    (lambda a: a.drain_broker("1"), f"broker='1': {NUMBER}"),
+    (lambda a: a.drain_broker(-1), f"broker=-1: {NUMBER}"),
+    (lambda a: a.undrain_broker(2**31), f"broker=2147483648: {NUMBER}"),
+    (lambda a: a.undrain_broker(1, throttle_bytes_s=-1), "throttle_bytes_s=-1: a whole number"),
+    (lambda a: a.unregister_broker(True), f"broker=True: {NUMBER}"),
+    (lambda a: a.unregister_broker(9, force="yes"), "force='yes': True or False"),
+    (lambda a: a.list_groups(states="stable"), "states takes a list, as .* 'stable'"),
+    (lambda a: a.list_groups(topic=b"t"), "name is text, not b't'"),
+    (lambda a: a.list_groups(with_lag=1), "with_lag=1: True or False"),
+    (lambda a: a.describe_groups(b"g"), f"each of groups {TEXT} b'g'"),
+    (lambda a: a.describe_groups("g", with_lag=None), "with_lag=None: True or False"),
+    (lambda a: a.delete_groups(5), f"each of groups {TEXT} 5"),
+    (lambda a: a.delete_group_offsets(b"g", [P]), f"a group's name {TEXT} b'g'"),
+    (lambda a: a.delete_group_offsets("g", "t"), "delete_group_offsets takes a list of partitions"),
+    (lambda a: a.committed_offsets(5), f"a group's name {TEXT} 5"),
+    (lambda a: a.reset_group_offsets(b"g", "latest"), f"a group's name {TEXT} b'g'"),
+    (lambda a: a.reset_group_offsets("g", "now"), "'now': it must be earliest, latest, an Offset"),
+    (lambda a: a.reset_group_offsets("g", 5), "5: it must be earliest, latest, an Offset"),
+    (lambda a: a.reset_group_offsets("g", GIVEN.Offset("5")), "Offset='5': a whole number"),
+    (lambda a: a.reset_group_offsets("g", GIVEN.Time(2**63)), "Time=9223372036854775808: a whole number"),
+    (lambda a: a.reset_group_offsets("g", GIVEN.Duration("1h")), "Duration='1h': a number of seconds"),
+    (
+        lambda a: a.reset_group_offsets("g", "latest", partitions="t"),
+        "partitions takes a list, as .* not 't'",
+    ),
+    (lambda a: a.reset_group_offsets("g", "latest", partitions=[5]), "5 is no partition"),
+    (
+        lambda a: a.reset_group_offsets("g", GIVEN.Duration(-(10**400))),
+        "Duration=-1000.*: a number of seconds",
+    ),
+    (lambda a: a.reset_group_offsets("g", GIVEN.Duration(float("inf"))), "seconds=inf.: it must be earliest"),
+    (lambda a: a.reset_group_offsets("g", "latest", dry_run=0), "dry_run=0: True or False"),
+]
+
+
+async def test_an_order_that_cannot_be_is_refused_in_words_and_ends_nobodys_connection(
+    client: tidelog.Client,
+) -> None:
+    before = {name: client.metrics()[name] for name in ("requests", "connections_made")}
+    for call, words in ORDERED:
+        with pytest.raises((InvalidRequest, InvalidConfig), match=words):
+            await call(client.admin)
+    assert {name: client.metrics()[name] for name in before} == before, "nothing was sent"
+    for name in ("list_topics", "describe_cluster", "list_reassignments", "list_groups"):
+        with pytest.raises(InvalidRequest, match="timeout='1': a number of seconds"):
+            await getattr(client.admin, name)(timeout="1")
+    for long_s in (1e9, 10**300, float("inf")):
+        assert await client.admin.list_topics(timeout=long_s), "no message can ask for so much time"
 
 
 async def test_a_topic_that_cannot_be_is_refused(client: tidelog.Client) -> None:
