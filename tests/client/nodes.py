@@ -3,6 +3,7 @@
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
@@ -42,8 +43,10 @@ class Cluster:
         self.controller: Controller
         self.brokers: dict[int, Broker] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._threads = ThreadPoolExecutor()
 
     async def __aenter__(self) -> Self:
+        asyncio.get_running_loop().set_default_executor(self._threads)
         config = ControllerConfig(node_id=BrokerId(1), voters=((1, HOST, 0),), host=HOST, port=0)
         self.controller = Controller(config, self._environment("controller"))
         await self._run("controller", self.controller)
@@ -56,6 +59,9 @@ class Cluster:
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        # What a cancelled node has begun in a thread goes on: until its end the directory is not left alone.
+        self._threads.shutdown()
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
 
     @property
     def bootstrap(self) -> str:
