@@ -133,7 +133,7 @@ class Admin(GroupAdmin):
         refusals, created = Refusals(), []
         for topic, entry in zip(wanted, _each(reply.topics, len(wanted)), strict=True):
             done = entry
-            if unsure and entry.error == TopicAlreadyExists.code:
+            if unsure and not validate_only and entry.error == TopicAlreadyExists.code:
                 # An attempt whose answer was lost may have made it: it is ours if it is as we wanted it.
                 done = await self._made_before(topic, entry, deadline_s)
             if not refusals.look(topic.name, done.error, done.message):

@@ -90,6 +90,13 @@ async def test_a_topic_that_is_not_as_it_was_wanted_is_somebody_elses(brokers: S
             await client.admin.create_topics(NewTopic("orders", 3, 1))
 
 
+async def test_what_was_only_validated_has_made_no_topic(brokers: Scripted) -> None:
+    loses_the_first_answer(brokers)
+    async with brokers.client() as client:
+        with pytest.raises(TopicAlreadyExists):
+            await client.admin.create_topics(NewTopic("orders", 2, 1), validate_only=True)
+
+
 async def test_a_topic_that_was_there_when_it_was_first_asked_for_exists_already(brokers: Scripted) -> None:
     told = CreatedTopic("orders", TopicAlreadyExists.code, "it exists")
     brokers.handler = lambda _broker, incoming: incoming.reply(CreateTopicsReply((told,)))
