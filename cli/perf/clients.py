@@ -220,10 +220,17 @@ def _settings(ctx: click.Context, acks: str | None) -> dict[str, Any]:
 
 def _measured(ctx: click.Context, work: "Callable[[Client], Any]", child: type) -> int:
     """Do it on the loop that the nodes use, and show it; the exit code."""
-    from tidelog.cli.stopping import interrupted  # noqa: PLC0415
+    from tidelog.cli.perf.running import NOTHING_YET  # noqa: PLC0415
+    from tidelog.cli.stopping import interrupted, stopped  # noqa: PLC0415
     from tidelog.protocol.io.runner import fastest_loop, tune_malloc  # noqa: PLC0415
 
     tune_malloc()
-    run: Run = ask(ctx, work, child=child, loop=fastest_loop())
+    try:
+        run: Run = ask(ctx, work, child=child, loop=fastest_loop())
+    except (KeyboardInterrupt, click.exceptions.Exit) as ended:
+        if not (isinstance(ended, KeyboardInterrupt) or stopped(ctx)):
+            raise
+        click.echo(NOTHING_YET, err=True)
+        return interrupted(ctx)
     code = run.end()
     return interrupted(ctx) if run.measured.interrupted else code
