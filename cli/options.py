@@ -29,6 +29,8 @@ _BOOTSTRAP_KEY: Final = "tidelog.bootstrap"
 TIMEOUT_S: Final = 5.0
 CHANGE_TIMEOUT_S: Final = 30.0
 """For what changes something: until it is usable everywhere, not only until it is decided."""
+TIMEOUT_S_MAX: Final = 2_147_483
+"""As many milliseconds as a time-out of the client may have, which are 24 days."""
 _TIMEOUT_KEY: Final = "tidelog.timeout"
 _SETTINGS_KEY: Final = "tidelog.settings"
 _VERBOSE_KEY: Final = "tidelog.verbose"
@@ -67,6 +69,17 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+class Seconds(click.FloatRange):
+    """How long something may take. `nan` and `inf` are numbers to Python, and no time that anybody can wait for."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number."""
+        seconds: float = super().convert(value, param, ctx)
+        if not seconds <= TIMEOUT_S_MAX:
+            self.fail(f"{value} is no number of seconds up to {TIMEOUT_S_MAX}", param, ctx)
+        return seconds
+
+
 def connection_options(callback: Callback) -> Callback:
     """Add `-b`, `-X`, `-v` and `--timeout`; the verb asks `bootstrap`, `pairs`, ... what was said."""
     waits = f"How long an answer may take. [default: {TIMEOUT_S:g}, {CHANGE_TIMEOUT_S:g} for a change]"
@@ -102,7 +115,7 @@ def _add_connection_options(callback: Callback, waits: str) -> Callback:
     )
     timeout = click.option(
         "--timeout",
-        type=click.FloatRange(min=0, min_open=True),
+        type=Seconds(min=0, min_open=True),
         metavar="SECONDS",
         expose_value=False,
         callback=_remember_timeout,

@@ -7,7 +7,7 @@ import click
 
 from tidelog.cli.asking import ask
 from tidelog.cli.names import complete_topics
-from tidelog.cli.options import Verb, connection_options_with, layout, output_option, timeout_ms
+from tidelog.cli.options import Seconds, Verb, connection_options_with, layout, output_option, timeout_ms
 
 if TYPE_CHECKING:
     from tidelog.cli.perf.running import Run
@@ -62,7 +62,7 @@ def _acks_option(callback: Callback) -> Callback:
 def _every_option(callback: Callback) -> Callback:
     return click.option(
         "--every",
-        type=click.FloatRange(min=0.1),
+        type=Seconds(min=0.1),
         metavar="SECONDS",
         default=5.0,
         show_default=True,
