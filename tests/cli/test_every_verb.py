@@ -237,3 +237,17 @@ def test_a_long_verification_shows_its_progress_at_a_terminal_and_leaves_no_trac
     last = ran.stdout.rpartition(b"% of ")[2]
     assert b"\r\x1b[K" in last, "the line is taken away"
     assert b"ok" in last
+
+
+@pytest.mark.parametrize(
+    "words", [["--version"], ["completion", "bash"], ["log", "segments", "."], ["up", "-h"]]
+)
+def test_a_stdout_that_is_closed_is_no_reader_and_no_failure(orders: Path, words: list[str]) -> None:
+    ran = subprocess.run(
+        ["sh", "-c", 'exec "$0" -m tidelog "$@" >&-', sys.executable, *words],
+        cwd=orders,
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert (ran.returncode, ran.stderr) == (0, b"")
