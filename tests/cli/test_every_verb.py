@@ -54,6 +54,10 @@ def test_help_fits_on_a_terminal_and_begins_with_a_sentence(path: str) -> None:
     assert first.rstrip().endswith((".", ":")), first
 
 
+def test_a_default_is_said_in_brackets_as_all_others() -> None:
+    assert "[default: ./tidelog-data]" in " ".join(ALL["tidelog up"].get_help().split())
+
+
 @pytest.mark.parametrize("path", VERBS)
 def test_every_option_says_what_it_is_for(path: str) -> None:
     options = [each for each in VERBS[path].params if isinstance(each, click.Option)]
