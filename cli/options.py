@@ -5,6 +5,7 @@
 The one behind the verb wins. What a verb cannot do is refused by name, never ignored.
 """
 
+import math
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -69,13 +70,24 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class Seconds(click.FloatRange):
-    """How long something may take. `nan` and `inf` are numbers to Python, and no time that anybody can wait for."""
+class Number(click.FloatRange):
+    """A number that can be counted with: `nan` and `inf` are numbers to Python."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number."""
-        seconds: float = super().convert(value, param, ctx)
-        if not seconds <= TIMEOUT_S_MAX:
+        """It."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a number", param, ctx)
+        return number
+
+
+class Seconds(Number):
+    """How long something may take: as long as anybody can wait for it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """So many."""
+        seconds = super().convert(value, param, ctx)
+        if seconds > TIMEOUT_S_MAX:
             self.fail(f"{value} is no number of seconds up to {TIMEOUT_S_MAX}", param, ctx)
         return seconds
 

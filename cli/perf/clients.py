@@ -7,7 +7,15 @@ import click
 
 from tidelog.cli.asking import ask
 from tidelog.cli.names import complete_topics
-from tidelog.cli.options import Seconds, Verb, connection_options_with, layout, output_option, timeout_ms
+from tidelog.cli.options import (
+    Number,
+    Seconds,
+    Verb,
+    connection_options_with,
+    layout,
+    output_option,
+    timeout_ms,
+)
 
 if TYPE_CHECKING:
     from tidelog.cli.perf.running import Run
@@ -89,7 +97,7 @@ _delivery_options = connection_options_with(
 @_size_option(0)
 @click.option(
     "--rate",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(min=0, min_open=True),
     metavar="N",
     help="At most so many records per second. [default: as many as are taken]",
 )
