@@ -178,6 +178,14 @@ def verbose(ctx: click.Context) -> int:
     return said
 
 
+def can_be_sent(name: str) -> bool:
+    """Whether a message takes it for a topic's name, whatever the cluster says of it then."""
+    # Imported here because a help page must not pay for it.
+    from tidelog.protocol.messages.shapes import TOPIC_NAME_MAX  # noqa: PLC0415
+
+    return is_text(name) and len(name) <= TOPIC_NAME_MAX
+
+
 def is_text(said: str) -> bool:
     """Whether what was typed is UTF-8: Python lets other bytes pass in disguise, and nothing can be sent so."""
     try:
