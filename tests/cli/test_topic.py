@@ -192,6 +192,13 @@ def test_without_a_terminal_nothing_is_deleted_unless_yes_is_said(
     assert topic("describe", name).code == 1
 
 
+def test_who_would_delete_the_books_of_all_groups_is_told(topic: Topic) -> None:
+    topic("create", "__consumer_offsets", "-p", "1", "--if-not-exists")
+    ran = topic("delete", "__consumer_offsets")
+    assert ran.code == 2
+    assert ran.err.splitlines()[0].endswith("; every group forgets how far it has come")
+
+
 @pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 1)])
 def test_at_a_terminal_it_is_asked(
     topic: Topic, three_brokers: Serving, monkeypatch: pytest.MonkeyPatch, answer: str, code: int
