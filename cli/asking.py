@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from tidelog.cli.options import TIMEOUT_S, bootstrap, is_text, pairs, timeout_ms, verbose
+from tidelog.cli.options import TIMEOUT_S, bootstrap, can_be_sent, pairs, timeout_ms, verbose
 from tidelog.protocol.errors import (
     ConnectionFailed,
     CoordinatorLoadInProgress,
@@ -229,8 +229,8 @@ async def known_topics(client: "Client", *names: str) -> "list[Topic]":
 
     wanted = list(dict.fromkeys(names))
     for name in wanted:
-        if not is_text(name):
-            raise Failure(f"there is no topic {name!r}: no name has such bytes")
+        if not can_be_sent(name):
+            raise Failure(f"there is no topic {name!r}: no name is so long, or has such bytes")
     try:
         return await client.admin.describe_topics(*wanted)
     except UnknownTopicOrPartition:

@@ -161,6 +161,9 @@ def run(command: click.Command, args: Sequence[str] | None = None) -> int:
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """The console script: run the command line of this process and exit."""
+    if sys.stdout is None:
+        # Closed by who started it (`>&-`): nobody reads what is said, and no socket may take its number.
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 -- as long as the process
     code = run(tidelog, args)
     _let_go_of_stdout(code)
     sys.exit(code)

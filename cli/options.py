@@ -5,6 +5,7 @@
 The one behind the verb wins. What a verb cannot do is refused by name, never ignored.
 """
 
+import math
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -29,6 +30,8 @@ _BOOTSTRAP_KEY: Final = "tidelog.bootstrap"
 TIMEOUT_S: Final = 5.0
 CHANGE_TIMEOUT_S: Final = 30.0
 """For what changes something: until it is usable everywhere, not only until it is decided."""
+TIMEOUT_S_MAX: Final = 2_147_483
+"""As many milliseconds as a time-out of the client may have, which are 24 days."""
 _TIMEOUT_KEY: Final = "tidelog.timeout"
 _SETTINGS_KEY: Final = "tidelog.settings"
 _VERBOSE_KEY: Final = "tidelog.verbose"
@@ -67,6 +70,28 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+class Number(click.FloatRange):
+    """A number that can be counted with: `nan` and `inf` are numbers to Python."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """It."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a number", param, ctx)
+        return number
+
+
+class Seconds(Number):
+    """How long something may take: as long as anybody can wait for it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """So many."""
+        seconds = super().convert(value, param, ctx)
+        if seconds > TIMEOUT_S_MAX:
+            self.fail(f"{value} is no number of seconds up to {TIMEOUT_S_MAX}", param, ctx)
+        return seconds
+
+
 def connection_options(callback: Callback) -> Callback:
     """Add `-b`, `-X`, `-v` and `--timeout`; the verb asks `bootstrap`, `pairs`, ... what was said."""
     waits = f"How long an answer may take. [default: {TIMEOUT_S:g}, {CHANGE_TIMEOUT_S:g} for a change]"
@@ -102,7 +127,7 @@ def _add_connection_options(callback: Callback, waits: str) -> Callback:
     )
     timeout = click.option(
         "--timeout",
-        type=click.FloatRange(min=0, min_open=True),
+        type=Seconds(min=0, min_open=True),
         metavar="SECONDS",
         expose_value=False,
         callback=_remember_timeout,
@@ -151,6 +176,14 @@ def verbose(ctx: click.Context) -> int:
     """How often `-v` was said."""
     said: int = ctx.meta.get(_VERBOSE_KEY, 0)
     return said
+
+
+def can_be_sent(name: str) -> bool:
+    """Whether a message takes it for a topic's name, whatever the cluster says of it then."""
+    # Imported here because a help page must not pay for it.
+    from tidelog.protocol.messages.shapes import TOPIC_NAME_MAX  # noqa: PLC0415
+
+    return is_text(name) and len(name) <= TOPIC_NAME_MAX
 
 
 def is_text(said: str) -> bool:

@@ -18,6 +18,8 @@ _UNITS_MS: Final = {
     "d": 86_400_000,
     "w": 604_800_000,
 }
+_DIGITS_MOST: Final = 18
+"""Thirty million years in ms. Twice as much still goes onto the wire."""
 _DAY: Final = r"\d{4}-\d\d-\d\d"
 _CLOCK: Final = r"[Tt ]\d\d:\d\d(?::\d\d(?:[.,]\d{1,6})?)?"
 _ZONE: Final = r"(?:[Zz]|[+-]\d\d:?\d\d)"
@@ -32,11 +34,12 @@ _SECONDS_BELOW: Final = 100_000_000_000
 
 
 def period_ms(text: str) -> int | None:
-    """`90s`, `1.5h` in milliseconds; None: it is no such thing."""
+    """`90s`, `1.5h` in milliseconds; None: it is no such thing, or longer than any calendar."""
     if re.fullmatch(PERIOD, text) is None:
         return None
     number = text.rstrip("msinhdw")
-    return round(float(number) * _UNITS_MS[text[len(number) :]])
+    length_ms = float(number) * _UNITS_MS[text[len(number) :]]
+    return round(length_ms) if length_ms < 10**_DIGITS_MOST else None
 
 
 def time_ms(text: str, now_ms: int) -> int | None:
@@ -44,11 +47,12 @@ def time_ms(text: str, now_ms: int) -> int | None:
     if re.fullmatch(TIME, text) is None:
         return None
     if text.isdecimal():
+        if len(text) > _DIGITS_MOST:
+            return None
         return int(text) if int(text) >= _SECONDS_BELOW else int(text) * 1000
     if text.startswith("-"):
         ago_ms = period_ms(text[1:])
-        assert ago_ms is not None
-        return max(now_ms - ago_ms, 0)
+        return None if ago_ms is None else max(now_ms - ago_ms, 0)
     try:
         at = datetime.fromisoformat(text.upper().replace(",", "."))
     except ValueError:

@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -270,18 +270,19 @@ async def _ask_spark(screen: Screen, cluster: Cluster, client: Any) -> bool:
     began = time.perf_counter()
     ends = await client.admin.list_offsets(TOPIC)
     committed = sum(end.offset for end in ends.values())
-    # A process of its own: Spark writes to whatever terminal it finds, and its JVM is to end with it.
+    # A process of its own: Spark writes to whatever terminal it finds. And a session of its own: a JVM does not hear Ctrl-C,
+    # and one whose Python does while it starts may wait for ever, with our end of its output.
     words = [sys.executable, __file__, "--ask-spark", cluster.bootstrap]
     asked = await asyncio.create_subprocess_exec(
-        *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, start_new_session=True
     )
     try:
         out, err = await asked.communicate()
     finally:
-        # Whoever interrupts this process alone has not interrupted that one; its JVM ends with it.
-        if asked.returncode is None:
-            asked.kill()
-            await asked.wait()
+        # Nobody else ends it, nor a JVM that it has left.
+        with suppress(ProcessLookupError):
+            os.killpg(asked.pid, signal.SIGKILL)
+        await asked.wait()
     if asked.returncode:
         screen.say(err.decode(errors="backslashreplace")[-2000:])
         screen.judge(Verdict(kept=False, line="LOST  Spark did not answer"))

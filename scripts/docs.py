@@ -6,6 +6,7 @@ from the indented block in the docstring of the module that implements them. Run
 compares.
 """
 
+import argparse
 import ast
 import inspect
 import re
@@ -456,8 +457,13 @@ PAGES = {
 
 def main() -> None:
     """Write the pages, or say which are out of date."""
+    parser = argparse.ArgumentParser(
+        "scripts/docs", description="Writes the pages of docs that come from code."
+    )
+    parser.add_argument("--check", action="store_true", help="only tell which page is out of date")
+    check = parser.parse_args().check
     for path, made in PAGES.items():
-        if "--check" not in sys.argv[1:]:
+        if not check:
             path.write_text(made(), encoding="utf-8")
         elif path.read_text(encoding="utf-8") != made():
             sys.exit(f"docs/{path.name} is not what the code says: run scripts/docs")

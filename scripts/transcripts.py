@@ -3,6 +3,7 @@
 Run by scripts/transcripts; `--check` only compares. Names choose some of them: `scripts/transcripts 03`.
 """
 
+import argparse
 import sys
 
 from tests.simulation.lecture import lecture
@@ -11,8 +12,16 @@ from tests.simulation.transcript import PAGE, regenerate, transcripts
 
 def main(arguments: list[str]) -> int:
     """The exit status: 1 if something was to be compared and differs."""
-    check = "--check" in arguments
-    chosen = [argument for argument in arguments if argument != "--check"]
+    parser = argparse.ArgumentParser(
+        "scripts/transcripts",
+        description="Plays the transcripts, and writes what happens into them and docs/LECTURE.md.",
+    )
+    parser.add_argument(
+        "chosen", nargs="*", metavar="NAME", help="how the names of those begin that are meant (all)"
+    )
+    parser.add_argument("--check", action="store_true", help="only tell what is not what happens now")
+    said = parser.parse_args(arguments)
+    check, chosen = said.check, said.chosen
     stale = []
     for path in transcripts():
         before = path.read_text()

@@ -208,13 +208,22 @@ def test_what_goes_wrong_is_a_line(
     assert capsys.readouterr().err == f"scripts/demo: {said}\n"
 
 
-async def test_spark_is_ended_with_who_asked_it(demo: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though it was interrupted alone."""
+async def test_spark_and_its_jvm_are_ended_with_who_asked(
+    demo: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though it was interrupted alone, and though a JVM hears no Ctrl-C and holds what its Python would have written to."""
+    alive, held = os.pipe()
     started: list[asyncio.subprocess.Process] = []
     start = asyncio.create_subprocess_exec
 
     async def start_another(*_: str, **options: Any) -> asyncio.subprocess.Process:
-        started.append(await start(sys.executable, "-c", "input()", stdin=asyncio.subprocess.PIPE, **options))
+        program = (
+            f"import os, subprocess, time; subprocess.Popen(['sleep', '60'], pass_fds=[{held}]); "
+            f"os.write({held}, b'.'); time.sleep(60)"
+        )
+        started.append(await start(sys.executable, "-c", program, pass_fds=(held,), **options))
+        os.close(held)
+        assert await asyncio.to_thread(os.read, alive, 1) == b".", "both are there"
         asking.cancel()
         return started[0]
 
@@ -229,6 +238,8 @@ async def test_spark_is_ended_with_who_asked_it(demo: ModuleType, monkeypatch: p
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", start_another)
     asking = asyncio.create_task(demo._ask_spark(demo.Screen(), Somewhere(), Client()))
-    with pytest.raises(asyncio.CancelledError):
-        await asking
+    await asyncio.wait({asking}, timeout=10)
+    assert asking.cancelled(), "it waits for who holds the pipe"
     assert started[0].returncode == -signal.SIGKILL
+    assert await asyncio.wait_for(asyncio.to_thread(os.read, alive, 1), 10) == b"", "nobody of them is left"
+    os.close(alive)

@@ -1,7 +1,10 @@
 """Pages for operators name only what there is: commands, options, metrics, settings, other pages."""
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -87,3 +90,26 @@ def test_every_link_leads_somewhere(page: Path) -> None:
             assert anchor in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}, (
                 target
             )
+
+
+SCRIPTS = DOCS.parent / "scripts"
+OURS = sorted(
+    each.name for each in SCRIPTS.iterdir() if (SCRIPTS / f"{each.name.replace('-', '_')}.py").is_file()
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OURS)
+def test_a_script_that_is_asked_for_help_gives_it_and_does_nothing_else(name: str) -> None:
+    """`scripts/docs --help` rewrote four pages, in silence."""
+    program = SCRIPTS / f"{name.replace('-', '_')}.py"
+    ran = subprocess.run(
+        [sys.executable, str(program), "--help"],
+        cwd=DOCS.parent,
+        env={**os.environ, "PYTHONPATH": str(DOCS.parent)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert ran.stdout.startswith(f"usage: scripts/{name} ")

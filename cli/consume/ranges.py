@@ -78,11 +78,13 @@ def parse(text: str, now_ms: int) -> Range:
 
 
 def _stop(text: str, begin: Bound, whole: str, now_ms: int) -> Bound:
-    length_ms = period_ms(text)
-    if length_ms is None:
+    if re.fullmatch(PERIOD, text) is None:
         return _bound(text, now_ms)
     if begin.where is not Where.TIME:
         raise NoRange(f"{whole!r}: a period can only follow a time, as in @2026-01-01:{text}")
+    length_ms = period_ms(text)
+    if length_ms is None:
+        raise NoRange(f"{whole!r}: no calendar has a period of {text}")
     return Bound(Where.TIME, begin.number + length_ms)
 
 

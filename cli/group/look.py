@@ -74,7 +74,8 @@ def list_groups(ctx: click.Context, /, *, with_lag: bool, topic: str, states: Se
     titles = ("GROUP", "STATE", ">MEMBERS", ">TOPICS")
     writer = Writer()
     table = Table(writer, (*titles, ">LAG", ">BEHIND", ">UNKNOWN") if with_lag else titles)
-    for one in ask(ctx, look):
+    found = ask(ctx, look)
+    for one in found:
         if asked == "json":
             lag: dict[str, Any] = {}
             if with_lag:
@@ -98,6 +99,9 @@ def list_groups(ctx: click.Context, /, *, with_lag: bool, topic: str, states: Se
             table.row(*cells)
     table.end()
     writer.flush()
+    if not found and asked == "text":
+        some = "no group is like that" if states or topic else "there are no groups"
+        click.echo(f"{some}: `tidelog consume TOPIC -g GROUP` makes one", err=True)
 
 
 @click.command(

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from tidelog.cli.local.up import data_option
-from tidelog.cli.options import Verb
+from tidelog.cli.options import Seconds, Verb
 
 KEEPER_S = 75.0
 """How long a `tidelog up` in another terminal may take to stop all of its nodes."""
@@ -16,7 +16,7 @@ KEEPER_S = 75.0
 @click.option(
     "--timeout",
     "patience_s",
-    type=click.FloatRange(min=0),
+    type=Seconds(min=0),
     metavar="SECONDS",
     help="How long nodes may take before they are killed. [default: 45 for brokers, 15 for controllers]",
 )

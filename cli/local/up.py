@@ -21,9 +21,8 @@ data_option = click.option(
     "--data",
     type=click.Path(path_type=Path),
     default=DATA,
-    show_default=f"./{DATA}",
     metavar="DIR",
-    help="Where the nodes keep their data and their logs.",
+    help=f"Where the nodes keep their data and their logs. [default: ./{DATA}]",
 )
 
 

@@ -103,11 +103,13 @@ def properties(directory: Directory, name: str) -> Iterator[Item]:
     elif (found := read_topic_id(directory)[1]) is not None:
         problem = str(found)
         way_out = "the next start takes the partition for a stray one and does not serve it"
-    for line in read_whole(directory, name).decode("utf-8", "backslashreplace").splitlines():
+    lines = read_whole(directory, name).decode("utf-8", "backslashreplace").splitlines()
+    for line in lines:
         key, _, value = line.partition("=")
         yield Row("property", {"key": key, "value": value})
     if problem is not None:
         yield Fault(Severity.DAMAGE, path, None, problem.removeprefix(path).lstrip(": "), way_out)
+    yield Summary({"entries": len(lines)})
 
 
 def marker(directory: Directory, name: str) -> Iterator[Item]:
@@ -130,8 +132,10 @@ def marker(directory: Directory, name: str) -> Iterator[Item]:
             "start": found.start,
         },
     )
+    yield Summary({"entries": 1})
 
 
 def lock(directory: Directory, name: str) -> Iterator[Item]:
     """Who holds or held the lock."""
     yield Row("lock", {"pid": read_whole(directory, name).decode("latin-1").strip()})
+    yield Summary({"entries": 1})

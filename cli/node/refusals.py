@@ -27,7 +27,7 @@ _WAY_OUT: Final = (
     UnsupportedFormat,
     WrongIdentity,
 )
-"""Errors whose message is only the fact."""
+"""Errors whose message is only the fact, or no more than that most of the time."""
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _NO_PLACE: Final = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
@@ -40,7 +40,7 @@ def refusal(error: BaseException, directories: Sequence[str]) -> click.ClickExce
         said = os.path.abspath(os.fsdecode(error.filename))
         data = next((one for one in directories if _holds(os.path.abspath(one), said)), data)
     if isinstance(error, _WAY_OUT):
-        return click.ClickException(f"{error.message}: {error.way_out()}" if error.message else str(error))
+        return click.ClickException(_with_way_out(error))
     if isinstance(error, InconsistentMetadata):
         return click.ClickException(
             f"{error}: name the controllers that the cluster was founded with; if they are those, keep {data} and report it"
@@ -68,6 +68,13 @@ def refusal(error: BaseException, directories: Sequence[str]) -> click.ClickExce
     return click.ClickException(
         f"{where}: {error.strerror or error}: the data directory {data} cannot be used"
     )
+
+
+def _with_way_out(error: TidelogError) -> str:
+    """The fact, said once. What is wrong with `meta.properties` itself, or between two directories, says its own way out."""
+    if not error.message or (isinstance(error, NotADataDirectory) and ": " in error.message):
+        return str(error)
+    return f"{error.message}: {error.way_out().partition(': ')[2]}"
 
 
 def _holds(directory: str, path: str) -> bool:

@@ -45,6 +45,7 @@ def list_partitions(
 
     writer = Writer()
     table = Table(writer, ("TOPIC", ">PARTITION", ">LEADER", ">EPOCH", "REPLICAS", "ISR", "STATE"))
+    listed = 0
     for topic in ask(ctx, look):
         for one in topic.partitions:
             ailing = (without_leader and one.leader == NOBODY) or (
@@ -52,6 +53,7 @@ def list_partitions(
             )
             if not ailing and (without_leader or under_replicated):
                 continue
+            listed += 1
             if asked == "json":
                 put(writer, "partition", **partition_about(topic.name, one))
                 continue
@@ -67,3 +69,8 @@ def list_partitions(
             )
     table.end()
     writer.flush()
+    if not listed and asked == "text":
+        click.echo(
+            "no partition is like that" if without_leader or under_replicated else "there are no partitions",
+            err=True,
+        )

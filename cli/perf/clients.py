@@ -7,7 +7,15 @@ import click
 
 from tidelog.cli.asking import ask
 from tidelog.cli.names import complete_topics
-from tidelog.cli.options import Verb, connection_options_with, layout, output_option, timeout_ms
+from tidelog.cli.options import (
+    Number,
+    Seconds,
+    Verb,
+    connection_options_with,
+    layout,
+    output_option,
+    timeout_ms,
+)
 
 if TYPE_CHECKING:
     from tidelog.cli.perf.running import Run
@@ -62,7 +70,7 @@ def _acks_option(callback: Callback) -> Callback:
 def _every_option(callback: Callback) -> Callback:
     return click.option(
         "--every",
-        type=click.FloatRange(min=0.1),
+        type=Seconds(min=0.1),
         metavar="SECONDS",
         default=5.0,
         show_default=True,
@@ -89,7 +97,7 @@ _delivery_options = connection_options_with(
 @_size_option(0)
 @click.option(
     "--rate",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(min=0, min_open=True),
     metavar="N",
     help="At most so many records per second. [default: as many as are taken]",
 )
@@ -220,10 +228,17 @@ def _settings(ctx: click.Context, acks: str | None) -> dict[str, Any]:
 
 def _measured(ctx: click.Context, work: "Callable[[Client], Any]", child: type) -> int:
     """Do it on the loop that the nodes use, and show it; the exit code."""
-    from tidelog.cli.stopping import interrupted  # noqa: PLC0415
+    from tidelog.cli.perf.running import NOTHING_YET  # noqa: PLC0415
+    from tidelog.cli.stopping import interrupted, stopped  # noqa: PLC0415
     from tidelog.protocol.io.runner import fastest_loop, tune_malloc  # noqa: PLC0415
 
     tune_malloc()
-    run: Run = ask(ctx, work, child=child, loop=fastest_loop())
+    try:
+        run: Run = ask(ctx, work, child=child, loop=fastest_loop())
+    except (KeyboardInterrupt, click.exceptions.Exit) as ended:
+        if not (isinstance(ended, KeyboardInterrupt) or stopped(ctx)):
+            raise
+        click.echo(NOTHING_YET, err=True)
+        return interrupted(ctx)
     code = run.end()
     return interrupted(ctx) if run.measured.interrupted else code

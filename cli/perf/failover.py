@@ -7,7 +7,8 @@ from typing import Final, Protocol
 
 import click
 
-from tidelog.cli.perf.running import UNTIL_THEN
+from tidelog.cli.perf.figures import tells
+from tidelog.cli.perf.running import NOTHING_YET, UNTIL_THEN
 from tidelog.cli.stopping import stopped_in_order
 from tidelog.cli.terminal import Table, Writer
 from tidelog.testing.cluster import Cluster
@@ -54,7 +55,7 @@ async def measure(ctx: click.Context, topic: str, kills: int, controller_kills: 
             interrupted = True
     show.all(taken)
     if interrupted:
-        click.echo(UNTIL_THEN, err=True)
+        click.echo(UNTIL_THEN if taken else NOTHING_YET, err=True)
     return interrupted
 
 
@@ -70,8 +71,8 @@ class Text:
         writer = Writer()
         table = Table(writer, ("KILLED", ">KILLS", ">MEDIAN", ">95 %", ">LONGEST"))
         for kind, kills in taken.items():
-            told = (f"{value:.0f} ms" for value in figures(kills))
-            table.row(kind, str(len(kills)), *told)
+            median, most, longest = (f"{value:.0f} ms" for value in figures(kills))
+            table.row(kind, str(len(kills)), median, most if tells(len(kills), 0.95) else "-", longest)
         table.end()
         writer.flush()
 

@@ -269,10 +269,10 @@ def _ms(ms: float) -> str:
 
 def _percentile(latency: Histogram, share: float) -> str:
     """`-` where there are too few to tell it."""
-    return _ms(latency.percentile_ms(share)) if _tells(latency.count, share) else "-"
+    return _ms(latency.percentile_ms(share)) if tells(latency.count, share) else "-"
 
 
-def _tells(samples: int, share: float) -> bool:
+def tells(samples: int, share: float) -> bool:
     """Whether so many samples have one above that share of them: else it is only the longest."""
     return round(samples * (1 - share), 6) >= 1
 
@@ -283,7 +283,7 @@ def too_few(measured: Measured) -> str:
     if measured.verb != "latency" and 0 < measured.seconds < RATE_S:
         told.append(f"{measured.seconds:.3f} s is too short for a rate")
     counts = [latency.count for latency in measured.latencies.values() if latency.count]
-    if counts and not _tells(min(counts), max(_SHARES.values())):
+    if counts and not tells(min(counts), max(_SHARES.values())):
         told.append(f"{many(min(counts), 'record')} timed, too few for every percentile")
     return ", ".join(told)
 

@@ -17,6 +17,7 @@ from tidelog.protocol.errors import TidelogError
 
 INTERRUPTED: Final = 130
 UNTIL_THEN: Final = "interrupted: this is what was measured until then"
+NOTHING_YET: Final = "interrupted: nothing was measured yet"
 
 
 class Run:

@@ -10,8 +10,8 @@ from tidelog.cli.objects import put
 from tidelog.cli.options import (
     CHANGE_TIMEOUT_S,
     Verb,
+    can_be_sent,
     connection_options,
-    is_text,
     key_values,
     layout,
     output_option,
@@ -69,8 +69,11 @@ def create(
     settings = key_values(configs, "-c", ctx)
     names = list(dict.fromkeys(topics))
     for name in names:
-        if not is_text(name):
-            raise click.UsageError(f"{name!r} cannot be the name of a topic", ctx)
+        if not can_be_sent(name):
+            raise click.UsageError(
+                f"{name!r} cannot be the name of a topic: it must be 1 to 249 of letters, digits, '.', '_' and '-'",
+                ctx,
+            )
 
     async def work(client: "Client") -> "list[CreatedTopic | TidelogError]":
         import asyncio  # noqa: PLC0415 -- a help page must not pay for it

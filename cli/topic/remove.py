@@ -43,6 +43,8 @@ def delete(ctx: click.Context, /, topics: Sequence[str], *, yes: bool) -> None:
     would = [
         f"would delete {topic.name}: {many(len(topic.partitions), 'partition')}, "
         f"{many(replication_factor(topic), 'replica')} each, {records}"
+        + "; every group forgets how far it has come"
+        * topic.internal
         for topic, records in found
     ]
     require_consent(ctx, would, yes=yes, question="Delete for ever?")

@@ -133,6 +133,19 @@ def test_every_time_can_be_typed(when: datetime) -> None:
     assert time_ms(typed.isoformat().removesuffix("+00:00"), NOW_MS) == ms
 
 
+@pytest.mark.parametrize("text", ["9" * 19, "9" * 5000, f"-{'9' * 19}d", f"-{'9' * 400}ms"])
+def test_a_time_that_no_record_can_have_is_none(text: str) -> None:
+    assert time_ms(text, NOW_MS) is None
+    with pytest.raises(NoRange):
+        parse(f"@{text}:end", NOW_MS)
+
+
+def test_every_time_in_a_range_can_be_sent() -> None:
+    assert max(times(parse(f"@{'9' * 18}:{'9' * 17}ms", NOW_MS))) < 1 << 63
+    with pytest.raises(NoRange):
+        parse(f"@-1h:{'9' * 19}d", NOW_MS)
+
+
 @pytest.mark.parametrize(
     ("text", "ms"), [("500ms", 500), ("1.5h", 5_400_000), ("2d", 172_800_000), ("1min", 60_000), ("h", None)]
 )

@@ -54,6 +54,10 @@ def test_help_fits_on_a_terminal_and_begins_with_a_sentence(path: str) -> None:
     assert first.rstrip().endswith((".", ":")), first
 
 
+def test_a_default_is_said_in_brackets_as_all_others() -> None:
+    assert "[default: ./tidelog-data]" in " ".join(ALL["tidelog up"].get_help().split())
+
+
 @pytest.mark.parametrize("path", VERBS)
 def test_every_option_says_what_it_is_for(path: str) -> None:
     options = [each for each in VERBS[path].params if isinstance(each, click.Option)]
@@ -237,3 +241,17 @@ def test_a_long_verification_shows_its_progress_at_a_terminal_and_leaves_no_trac
     last = ran.stdout.rpartition(b"% of ")[2]
     assert b"\r\x1b[K" in last, "the line is taken away"
     assert b"ok" in last
+
+
+@pytest.mark.parametrize(
+    "words", [["--version"], ["completion", "bash"], ["log", "segments", "."], ["up", "-h"]]
+)
+def test_a_stdout_that_is_closed_is_no_reader_and_no_failure(orders: Path, words: list[str]) -> None:
+    ran = subprocess.run(
+        ["sh", "-c", 'exec "$0" -m tidelog "$@" >&-', sys.executable, *words],
+        cwd=orders,
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert (ran.returncode, ran.stderr) == (0, b"")

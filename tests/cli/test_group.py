@@ -38,6 +38,13 @@ def group(one_broker: Serving) -> tuple[str, str]:
     return f"g-{topic}", topic
 
 
+def test_a_list_without_a_group_says_so(command: Command) -> None:
+    ran = command("group", "list", "--topic", "nobody-reads-this")
+    assert (ran.code, ran.out) == (0, "")
+    assert ran.err == "no group is like that: `tidelog consume TOPIC -g GROUP` makes one\n"
+    assert command("group", "list", "--topic", "nobody-reads-this", "-o", "json").err == ""
+
+
 def test_a_group_is_listed_and_described(command: Command, group: tuple[str, str]) -> None:
     name, topic = group
     assert re.search(rf"^{name} +empty +0 +1$", command("group", "list").out, re.MULTILINE)

@@ -46,10 +46,13 @@ def batches(path: Path) -> list[int]:
 # ── segments ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_whole_is_said_to_be_so(orders: Path, tidelog: Tidelog) -> None:
-    ran = tidelog("log", "dump", "--verify", *sorted(orders.iterdir()))
+def test_what_is_whole_is_said_to_be_so(data: Path, orders: Path, tidelog: Tidelog) -> None:
+    files = sorted(each for each in (*orders.iterdir(), *data.iterdir()) if each.is_file())
+    ran = tidelog("log", "dump", "--verify", *files)
     assert ran.code == 0
-    assert all(line.startswith("ok: ") for line in ran.lines)
+    assert [line.partition(": ")[0] for line in ran.lines] == ["ok"] * len(files), (
+        "a line per file, whatever it is"
+    )
     assert f"ok: {orders / NAME}: 10 batches, 20 records, offsets 0 to 19" in ran.lines
 
 

@@ -8,6 +8,35 @@ from pathlib import Path
 import pytest
 
 from tidelog.cli.node.refusals import refusal
+from tidelog.protocol.errors import DirectoryLocked, NotADataDirectory, TidelogError, WrongIdentity
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            NotADataDirectory("/data holds photo.jpg, but no meta.properties"),
+            "/data holds photo.jpg, but no meta.properties: choose an empty directory or a tidelog one.",
+        ),
+        (
+            NotADataDirectory(
+                "/data/meta.properties cannot be read (no crc): restore it, or replace this node"
+            ),
+            "/data/meta.properties cannot be read (no crc): restore it, or replace this node",
+        ),
+        (
+            WrongIdentity("/data belongs to broker 1, this is broker 7"),
+            "/data belongs to broker 1, this is broker 7: check `--id`, `--data` and the addresses.",
+        ),
+        (
+            DirectoryLocked("/data is locked by process 7, this is process 8"),
+            "/data is locked by process 7, this is process 8: stop it, or choose another directory.",
+        ),
+        (NotADataDirectory(), NotADataDirectory.way_out()),
+    ],
+)
+def test_a_directory_is_refused_by_one_fact_and_the_way_out_of_that(error: TidelogError, said: str) -> None:
+    assert refusal(error, ["/data"]).message == said
 
 
 async def test_a_port_that_is_taken_after_it_was_looked_at_is_not_blamed_on_the_directory() -> None:

@@ -31,7 +31,9 @@ def test_partitions_are_listed_all_or_of_some_topics(partition: Command, three_b
     assert [row[:2] for row in rows if row[0] in {one, other}] == [[one, "0"], [one, "1"], [other, "0"]]
     assert [line.split()[0] for line in partition("list", other).lines[1:]] == [other]
     assert json.loads(partition("list", other, "-o", "json").out)["replicas"]
-    assert partition("list", "--without-leader", "--under-replicated").out == ""
+    none = partition("list", "--without-leader", "--under-replicated")
+    assert (none.code, none.out, none.err) == (0, "", "no partition is like that\n")
+    assert partition("list", "--without-leader", "-o", "json").err == ""
 
 
 def test_a_move_is_shown_asked_for_and_done(partition: Command, three_brokers: Serving) -> None:

@@ -68,7 +68,7 @@ def test_failover_shows_people_a_table(tidelog: Tidelog) -> None:
     assert ran.code == 0, ran
     head, line = ran.out.splitlines()
     assert head.split() == ["KILLED", "KILLS", "MEDIAN", "95", "%", "LONGEST"]
-    assert line.startswith("leader of a partition")
+    assert re.fullmatch(rf"leader of a partition +1 +{MS} +- +{MS}", line), "one kill tells no percentile"
     assert "killed broker" in ran.err
 
 
@@ -89,6 +89,39 @@ def test_an_interrupted_failover_shows_the_kills_until_then_and_leaves_nothing_b
     [told] = objects((kill + out).decode())["failover"]
     assert told["kills"] >= 1
     assert not list(tmp_path.iterdir()), "the cluster's directory is gone"
+
+
+@pytest.mark.slow
+def test_a_failover_that_is_interrupted_before_any_kill_says_that_nothing_was_measured(
+    tmp_path: Path,
+) -> None:
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        [sys.executable, "-m", "tidelog", "perf", "failover"],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        until(lambda: any(tmp_path.iterdir()), "the cluster has a directory")
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, "", "interrupted: nothing was measured yet\n")
+    assert not list(tmp_path.iterdir()), "the cluster's directory is gone"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("verb", ["produce", "latency"])
+def test_a_measurement_that_is_interrupted_in_its_warm_up_says_that_nothing_was_measured(
+    one_broker: Serving, verb: str, number: signal.Signals
+) -> None:
+    words = [verb, one_broker.topic(), "--warm-up", "1000000000"]
+    with running(one_broker.bootstrap, "perf", *words) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == b"warming up with 1,000,000,000 records\n"
+        process.send_signal(number)
+        out, err = process.communicate()
+    assert (process.returncode, out, err) == (128 + number, b"", b"interrupted: nothing was measured yet\n")
 
 
 @pytest.mark.parametrize("columns", [[], ["--columns"]])

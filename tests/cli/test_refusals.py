@@ -80,6 +80,12 @@ def test_up_names_the_nearest_setting_and_where_all_are(tidelog: Tidelog, tmp_pa
         ("broker describe one", "Invalid value for 'ID': 'one' is not a whole number (see"),
         ("up -n x", "Invalid value for '-n' / '--brokers': 'x' is not a whole number (see"),
         ("topic list --timeout x", "Invalid value for '--timeout': 'x' is not a number (see"),
+        ("topic list --timeout nan", "Invalid value for '--timeout': nan is not a number (see"),
+        ("topic list --timeout inf", "Invalid value for '--timeout': inf is not a number (see"),
+        ("topic list --timeout 1e9", "Invalid value for '--timeout': 1e9 is no number of seconds up to 2147483 (see"),
+        ("down --timeout nan", "Invalid value for '--timeout': nan is not a number (see"),
+        ("perf consume t --every inf", "Invalid value for '--every': inf is not a number (see"),
+        ("perf produce t --rate nan", "Invalid value for '--rate': nan is not a number (see"),
     ],
 )  # fmt: skip
 def test_what_click_says_is_said_as_all_else(tidelog: Tidelog, line: str, said: str) -> None:

@@ -70,6 +70,7 @@ def test_a_dry_run_says_what_would_be_made_and_makes_nothing(topic: Topic) -> No
         (["x", "-c", "a=1", "-c", "a=2"], 2, "-c a is given twice"),
         (["x", "-p", "0"], 2, "-p"),
         (["\udcff"], 2, "'\\udcff' cannot be the name of a topic"),
+        (["a" * 250], 2, "cannot be the name of a topic: it must be 1 to 249 of letters, digits"),
         (["x", "-c", "retention.ms=\udcff"], 2, "is no UTF-8"),
         ([], 2, "Missing argument"),
     ],
@@ -139,7 +140,15 @@ def test_an_unknown_topic_names_the_nearest_that_there_is(topic: Topic) -> None:
 
 def test_a_name_that_is_no_text_is_no_topic(topic: Topic) -> None:
     ran = topic("describe", "\udcff")
-    assert (ran.code, ran.err) == (1, "error: there is no topic '\\udcff': no name has such bytes\n")
+    assert (ran.code, ran.err) == (
+        1,
+        "error: there is no topic '\\udcff': no name is so long, or has such bytes\n",
+    )
+    long = "a" * 250
+    assert (
+        topic("describe", long).err
+        == f"error: there is no topic '{long}': no name is so long, or has such bytes\n"
+    )
 
 
 # ── change ────────────────────────────────────────────────────────────────────────────────────────────
@@ -181,6 +190,13 @@ def test_without_a_terminal_nothing_is_deleted_unless_yes_is_said(
     ran = topic("delete", name, "--yes")
     assert (ran.code, ran.out, ran.err) == (0, f"{name}: deleted\n", "")
     assert topic("describe", name).code == 1
+
+
+def test_who_would_delete_the_books_of_all_groups_is_told(topic: Topic) -> None:
+    topic("create", "__consumer_offsets", "-p", "1", "--if-not-exists")
+    ran = topic("delete", "__consumer_offsets")
+    assert ran.code == 2
+    assert ran.err.splitlines()[0].endswith("; every group forgets how far it has come")
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 1)])

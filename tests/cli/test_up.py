@@ -454,7 +454,7 @@ def test_a_node_that_cannot_start_is_shown_with_its_log_and_nobody_is_left(data:
     (data / "broker-1" / "somebody-else's").write_text("data")
     ran = up(data, port)
     assert ran.code == 1
-    assert "no `meta.properties`" in ran.err
+    assert "but no meta.properties: choose an empty directory" in ran.err
     assert ran.err.splitlines()[-1].startswith("error: broker 1 has ended with exit code 1")
     assert on_record(data) == []
 
