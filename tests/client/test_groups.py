@@ -335,15 +335,6 @@ async def test_a_listener_that_fails_is_told_to_who_reads(client: Client) -> Non
     await consumer.close()
 
 
-async def test_a_group_that_cannot_be_joined_is_told_in_time(nothing_left: None) -> None:  # noqa: ARG001
-    async with running(1) as cluster, cluster.client() as client:  # groups need three brokers there
-        await client.admin.create_topics(NewTopic("orders", replication_factor=1))
-        consumer = client.consumer("orders", group="g", default_api_timeout_ms=700)
-        with pytest.raises(CoordinatorNotAvailable, match=r"could not be joined in 700 ms: .*factor"):
-            await consumer.getone()
-        await consumer.close()
-
-
 async def test_other_topics_can_be_subscribed_to_and_none(client: Client) -> None:
     await client.admin.create_topics(NewTopic("other", partitions=2, replication_factor=1))
     async with member(client) as consumer:
