@@ -1,6 +1,7 @@
-"""The real client on a host of a simulated world, beside a simulated cluster of real brokers and controllers."""
+"""The real client on a host of a simulated world, beside a simulated cluster of real brokers and controllers, or alone."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import wraps
 from typing import Any
 
 from tests.simulation.cluster import BROKER_PORT, Cluster
@@ -65,3 +66,16 @@ class Stage:
         if error is not None:
             raise error
         return result
+
+
+def in_virtual_time(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """A test that starts its own brokers, on one simulated host: nobody's time-out ends there because the machine is busy."""
+
+    @wraps(test)
+    def on_a_host() -> None:
+        with World(1).running() as world:
+            host = Host("all", world)
+            host.start()
+            world.result(host.create_task(test()), T_S)
+
+    return on_a_host

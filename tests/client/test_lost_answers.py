@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from tests.client.scripted import ORDERS, Scripted, partition
+from tests.client.simulated import in_virtual_time
 from tidelog.client.admin import NewTopic
 from tidelog.protocol.errors import (
     InvalidRequest,
@@ -99,7 +100,9 @@ async def test_a_topic_that_an_unanswered_attempt_has_removed_was_deleted(broker
             await client.admin.delete_topics("orders")
 
 
-async def test_a_topic_is_deleted_when_every_live_broker_has_read_so(brokers: Scripted) -> None:
+@in_virtual_time
+async def test_a_topic_is_deleted_when_every_live_broker_has_read_so() -> None:
+    brokers = Scripted(2)
     brokers.handler = lambda _broker, incoming: incoming.reply(
         DeleteTopicsReply((RemovedTopic("orders"),), metadata_offset=11)
     )
@@ -114,7 +117,7 @@ async def test_a_topic_is_deleted_when_every_live_broker_has_read_so(brokers: Sc
         incoming.reply(msgspec.structs.replace(reply, metadata_offset=10 if behind[broker] > 0 else 11))
 
     brokers.on_metadata = metadata
-    async with brokers.client() as client:
+    async with brokers, brokers.client() as client:
         await client.admin.delete_topics("orders")
         assert max(behind.values()) <= 0
         behind |= {ONE: 99, TWO: 99}
