@@ -10,6 +10,7 @@ from tests.client.scripted import ORDERS, Scripted, partition
 from tests.client.simulated import in_virtual_time
 from tidelog.client.admin import NewTopic
 from tidelog.protocol.errors import (
+    CoordinatorNotAvailable,
     InvalidRequest,
     NotLeaderOrFollower,
     RequestTimedOut,
@@ -170,6 +171,17 @@ async def test_what_one_broker_refuses_ends_what_others_were_asked(brokers: Scri
         with pytest.raises(InvalidRequest, match="no"):
             await client.admin.list_groups()
         assert len(asyncio.all_tasks()) <= tasks, "nobody waits for the other one any more"
+
+
+@in_virtual_time
+async def test_a_list_of_groups_with_gaps_is_refused() -> None:
+    brokers = Scripted(2)
+    brokers.handler = lambda broker, incoming: incoming.reply(
+        ListGroupsReply(partitions=(broker,), partition_count=4)
+    )
+    async with brokers, brokers.client() as client:
+        with pytest.raises(CoordinatorNotAvailable, match=r"no broker leads partitions \[0, 3\]"):
+            await client.admin.list_groups(timeout=0.3)
 
 
 # ── questions to leaders ──────────────────────────────────────────────────────────────────────────────
