@@ -19,7 +19,13 @@ from tidelog.client.admin import NewTopic
 from tidelog.client.config import client_config
 from tidelog.client.io.client import Client
 from tidelog.client.io.consumer import Consumer
-from tidelog.protocol.errors import CoordinatorNotAvailable, FencedMemberEpoch, RequestTimedOut, TidelogError
+from tidelog.protocol.errors import (
+    CoordinatorNotAvailable,
+    FencedMemberEpoch,
+    RequestTimedOut,
+    TidelogError,
+    UnreleasedInstanceId,
+)
 from tidelog.protocol.types import TopicPartition
 from tidelog.testing.simulation.world import World
 
@@ -300,6 +306,21 @@ def stage() -> Iterator[Stage]:
         stage = Stage(world)
         stage.run(prepare)
         yield stage
+
+
+def test_the_second_process_of_an_instance_is_told_and_the_first_one_goes_on(stage: Stage) -> None:
+    async def live(client: Client) -> None:
+        async with stage.client() as others, member(client, instance_id="one") as first:
+            assert len(await take(first, 20)) == 20
+            with pytest.raises(UnreleasedInstanceId, match="is alive, or was until"):
+                async with member(others, instance_id="one", default_api_timeout_ms=1000):
+                    pass
+            assert len(await take(first, 180)) == 180
+            assert first.state == "stable"
+            [group] = await client.admin.describe_groups("g")
+            assert [one.instance_id for one in group.members] == ["one"]
+
+    stage.run(live)
 
 
 def test_what_is_in_hand_for_too_long_is_read_again_and_nobody_is_put_out(stage: Stage) -> None:

@@ -1,7 +1,6 @@
 """The producer on real sockets: against real brokers, and against ones that do what real ones do too seldom."""
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -256,23 +255,6 @@ async def test_transactions_say_that_they_are_not_there_yet(scripted: Scripted) 
 
 
 # ── bad times ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-async def test_when_no_broker_is_left_a_record_fails_in_its_time_with_the_cause(
-    client: Client, broker: Cluster
-) -> None:
-    async with client.producer(delivery_timeout_ms=700) as producer:
-        await producer.send("orders", b"v")
-        await broker.kill(1)
-        began = asyncio.get_running_loop().time()
-        with pytest.raises(RequestTimedOut, match=r"last: CONNECTION_FAILED: .* refused") as failed:
-            await producer.send("orders", b"v")
-        took_ms = (asyncio.get_running_loop().time() - began) * 1000
-    told = re.match(r"1 records for orders-. were not acknowledged in (\d+) ms", str(failed.value))
-    assert told, failed.value
-    # To the millisecond it is told in virtual time (test_in_simulation): here a busy machine may add to it.
-    assert 700 <= int(told[1]) <= took_ms + 1
-    assert took_ms < 3000
 
 
 @in_virtual_time
