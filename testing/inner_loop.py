@@ -294,8 +294,15 @@ class _Server(asyncio.AbstractServer):
         return tuple(getattr(self._server, "sockets", ()))
 
     def close(self) -> None:
-        """The port refuses."""
-        self._server.close()
+        """Nobody is accepted any more, and the port refuses in the next turn.
+
+        Whoever was accepted in this turn is given to the server in the next one, before that: asyncio forgets his socket,
+        open as it is, where the server is closed already (python/cpython#109564).
+        """
+        outer = self._loop.outer
+        for each in self.sockets:
+            outer.remove_reader(each.fileno())
+        outer.call_soon(self._server.close)
 
     def is_serving(self) -> bool:
         """Whether it is open."""

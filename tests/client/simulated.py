@@ -1,12 +1,15 @@
-"""The real client on a host of a simulated world, beside a simulated cluster of real brokers and controllers."""
+"""The real client on a host of a simulated world, beside a simulated cluster of real brokers and controllers, or alone."""
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import wraps
+from typing import Any, ParamSpec
 
 from tests.simulation.cluster import BROKER_PORT, Cluster
 from tidelog.client.io.client import Client, connect
 from tidelog.testing.simulation.host import Host
 from tidelog.testing.simulation.world import World
+
+P = ParamSpec("P")
 
 T_S = 30.0
 
@@ -65,3 +68,16 @@ class Stage:
         if error is not None:
             raise error
         return result
+
+
+def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """A test that starts its own brokers, on one simulated host: nobody's time-out ends there because the machine is busy."""
+
+    @wraps(test)
+    def on_a_host(*args: P.args, **kwargs: P.kwargs) -> None:
+        with World(1).running() as world:
+            host = Host("all", world)
+            host.start()
+            world.result(host.create_task(test(*args, **kwargs)), T_S)
+
+    return on_a_host

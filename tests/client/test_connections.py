@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from tests.client.nodes import HOST, until
+from tests.client.simulated import in_virtual_time
 from tests.protocol.io.peers import Node
 from tidelog.client.config import Address, ClientConfig, addresses
 from tidelog.client.io.connections import Connections, first
@@ -305,6 +306,7 @@ async def test_the_first_that_answers_counts_and_later_ones_are_not_asked() -> N
     assert asked == ["a"]
 
 
+@in_virtual_time
 async def test_another_is_asked_when_one_has_failed_or_is_slow() -> None:
     loop = asyncio.get_running_loop()
     began = loop.time()

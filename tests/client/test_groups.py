@@ -16,7 +16,6 @@ from tidelog.client.io.groups import GroupMember
 from tidelog.client.membership import Assigned, Place
 from tidelog.protocol.errors import (
     ConnectionFailed,
-    CoordinatorNotAvailable,
     FencedInstanceId,
     FencedMemberEpoch,
     GroupIdNotFound,
@@ -335,15 +334,6 @@ async def test_a_listener_that_fails_is_told_to_who_reads(client: Client) -> Non
     await consumer.close()
 
 
-async def test_a_group_that_cannot_be_joined_is_told_in_time(nothing_left: None) -> None:  # noqa: ARG001
-    async with running(1) as cluster, cluster.client() as client:  # groups need three brokers there
-        await client.admin.create_topics(NewTopic("orders", replication_factor=1))
-        consumer = client.consumer("orders", group="g", default_api_timeout_ms=700)
-        with pytest.raises(CoordinatorNotAvailable, match=r"could not be joined in 700 ms: .*factor"):
-            await consumer.getone()
-        await consumer.close()
-
-
 async def test_other_topics_can_be_subscribed_to_and_none(client: Client) -> None:
     await client.admin.create_topics(NewTopic("other", partitions=2, replication_factor=1))
     async with member(client) as consumer:
@@ -440,7 +430,7 @@ async def test_a_group_whose_deletion_was_not_answered_is_deleted_all_the_same(
         await client.admin.delete_groups("g")
 
 
-async def test_a_list_of_groups_with_gaps_is_refused(
+async def test_a_list_of_groups_with_gaps_is_asked_for_until_it_has_none(
     client: Client, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await client.admin.reset_group_offsets("g", Offset(0), partitions=["orders"], dry_run=False)
@@ -450,10 +440,10 @@ async def test_a_list_of_groups_with_gaps_is_refused(
     monkeypatch.setattr(coordinator, "adopt", lambda _changes: False)
     (index,) = (each for each in coordinator.held if each != coordinator.of_group("g").index)
     held = coordinator.held.pop(index)  # as if its leader had died, and no other had been found yet
-    with pytest.raises(CoordinatorNotAvailable, match=rf"no broker leads partitions \[{index}\]"):
-        await client.admin.list_groups(timeout=0.3)
+    asked = client.metrics()["refreshes"]
     listing = asyncio.create_task(client.admin.list_groups(timeout=20))
-    await asyncio.sleep(0)
+    await until(lambda: client.metrics()["refreshes"] > asked + 1, "what was told has gaps: it asks again")
+    assert not listing.done()
     coordinator.held[index] = held
     assert [each.group_id for each in await listing] == ["g"]
 

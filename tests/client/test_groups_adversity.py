@@ -20,7 +20,6 @@ from tidelog.protocol.errors import (
     SeveralErrors,
     TidelogError,
     UnknownServerError,
-    UnreleasedInstanceId,
 )
 from tidelog.protocol.messages import GroupHeartbeat, OffsetCommit, Request
 from tidelog.protocol.types import NO_BROKER, TopicPartition
@@ -126,20 +125,6 @@ async def test_how_long_a_group_is_behind_is_known_of_whatever_was_committed(
         assert known(), told()
     assert known(), told()
     assert any(offset for offset, _ in told().values())
-
-
-async def test_the_second_process_of_an_instance_is_told_and_the_first_one_goes_on(
-    client: Client, cluster: Cluster
-) -> None:
-    async with cluster.client() as others, member(client, instance_id="one") as first:
-        assert len(await take(first, 20)) == 20
-        with pytest.raises(UnreleasedInstanceId, match="is alive, or was until"):
-            async with member(others, instance_id="one", default_api_timeout_ms=1000):
-                pass
-        assert len(await take(first, 180)) == 180
-        assert first.state == "stable"
-        [group] = await client.admin.describe_groups("g")
-        assert [one.instance_id for one in group.members] == ["one"]
 
 
 async def test_offsets_of_a_topic_that_is_gone_are_in_nobodys_way(client: Client) -> None:

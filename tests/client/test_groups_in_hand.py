@@ -10,7 +10,7 @@ from tests.client.test_groups import PLACES, client, cluster, committed, fill, m
 from tidelog.client.io.client import Client
 from tidelog.client.io.consumer import Consumer
 from tidelog.client.io.groups import GroupMember
-from tidelog.protocol.errors import FencedMemberEpoch, RequestTimedOut
+from tidelog.protocol.errors import FencedMemberEpoch
 from tidelog.protocol.records import Record
 from tidelog.protocol.types import TopicPartition
 
@@ -110,21 +110,6 @@ async def test_what_is_in_hand_keeps_its_partition_until_it_is_done(client: Clie
             await second.close()
 
 
-async def test_what_is_in_hand_for_too_long_is_read_again_and_nobody_is_put_out(
-    client: Client, cluster: Cluster
-) -> None:
-    first = member(client, rebalance_timeout_ms=400)
-    await everything(first)
-    async with cluster.client() as other, member(other) as second:
-        await shared(first, second)
-        assert first.state == "stable"
-        seen = await take(second, 1)
-        assert TopicPartition("orders", seen[0].partition) in second.assignment()
-    with pytest.raises(FencedMemberEpoch, match="not this member's"):
-        await first.commit({TopicPartition("nowhere", 0): 3})
-    await first.close()
-
-
 async def test_what_is_lost_while_it_is_to_be_given_up_is_told_as_lost(
     client: Client, cluster: Cluster
 ) -> None:
@@ -144,27 +129,3 @@ async def test_what_is_lost_while_it_is_to_be_given_up_is_told_as_lost(
         await until(lambda: told, "it hears that it is out")
         assert told == [("lost", PLACES)]
     await first.close()
-
-
-async def test_who_has_taken_its_time_and_then_listens_slowly_is_not_put_out(
-    client: Client, cluster: Cluster
-) -> None:
-    given_s: list[float] = []
-    lost: list[list[TopicPartition]] = []
-
-    async def slow(_names: list[TopicPartition]) -> None:
-        began_s = asyncio.get_running_loop().time()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            given_s.append(asyncio.get_running_loop().time() - began_s)
-
-    first = member(client, rebalance_timeout_ms=2000, on_revoked=slow, on_lost=lost.append)
-    await everything(first)
-    async with cluster.client() as other, member(other) as second:
-        await shared(first, second)
-        assert 0.2 <= given_s[0] < 0.5, "all of it together is less than the two seconds"
-        assert lost == []
-        with pytest.raises(RequestTimedOut, match="on_revoked has not returned in 200 ms"):
-            await take(first, 1)
-        await first.close()

@@ -13,11 +13,19 @@ from random import Random
 import pytest
 
 from tests.client.simulated import Stage
+from tests.client.test_groups import fill, member, shared, take
+from tests.client.test_groups_in_hand import everything
 from tidelog.client.admin import NewTopic
 from tidelog.client.config import client_config
 from tidelog.client.io.client import Client
 from tidelog.client.io.consumer import Consumer
-from tidelog.protocol.errors import TidelogError
+from tidelog.protocol.errors import (
+    CoordinatorNotAvailable,
+    FencedMemberEpoch,
+    RequestTimedOut,
+    TidelogError,
+    UnreleasedInstanceId,
+)
 from tidelog.protocol.types import TopicPartition
 from tidelog.testing.simulation.world import World
 
@@ -263,3 +271,94 @@ def test_who_chooses_partitions_goes_on_where_it_was_though_brokers_die(seed: in
         assert reader.failures == []
         assert run.wrong == []
         assert run.looked > 3
+
+
+# ── what takes its time ───────────────────────────────────────────────────────────────────────────────
+
+# In virtual time: a machine that gives a process no turn for a while has its time-outs end before any answer.
+
+
+def test_a_group_that_cannot_be_joined_is_told_in_time_and_why() -> None:
+    async def join(client: Client) -> float:
+        await client.admin.create_topics(NewTopic("orders", replication_factor=1))
+        consumer = client.consumer("orders", group="g", default_api_timeout_ms=700)
+        began = world.now
+        with pytest.raises(CoordinatorNotAvailable, match=r"could not be joined in 700 ms: .*factor"):
+            await consumer.getone()
+        seconds = world.now - began
+        await consumer.close()
+        return seconds
+
+    with World(5).running() as world:
+        stage = Stage(world, brokers=1, controllers=1)  # groups need three brokers there
+        assert 0.699 <= stage.run(join) < 0.71
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    """Three brokers, and a topic `orders` of four partitions with 50 records in each."""
+
+    async def prepare(client: Client) -> None:
+        await client.admin.create_topics(NewTopic("orders", partitions=4))
+        await fill(client, 50)
+
+    with World(5).running() as world:
+        stage = Stage(world)
+        stage.run(prepare)
+        yield stage
+
+
+def test_the_second_process_of_an_instance_is_told_and_the_first_one_goes_on(stage: Stage) -> None:
+    async def live(client: Client) -> None:
+        async with stage.client() as others, member(client, instance_id="one") as first:
+            assert len(await take(first, 20)) == 20
+            with pytest.raises(UnreleasedInstanceId, match="is alive, or was until"):
+                async with member(others, instance_id="one", default_api_timeout_ms=1000):
+                    pass
+            assert len(await take(first, 180)) == 180
+            assert first.state == "stable"
+            [group] = await client.admin.describe_groups("g")
+            assert [one.instance_id for one in group.members] == ["one"]
+
+    stage.run(live)
+
+
+def test_what_is_in_hand_for_too_long_is_read_again_and_nobody_is_put_out(stage: Stage) -> None:
+    async def live(client: Client) -> None:
+        first = member(client, rebalance_timeout_ms=400)
+        await everything(first)
+        async with stage.client() as other, member(other) as second:
+            await shared(first, second)
+            assert first.state == "stable"
+            seen = await take(second, 1)
+            assert TopicPartition("orders", seen[0].partition) in second.assignment()
+        with pytest.raises(FencedMemberEpoch, match="not this member's"):
+            await first.commit({TopicPartition("nowhere", 0): 3})
+        await first.close()
+
+    stage.run(live)
+
+
+def test_who_has_taken_its_time_and_then_listens_slowly_is_not_put_out(stage: Stage) -> None:
+    given_s: list[float] = []
+    lost: list[list[TopicPartition]] = []
+
+    async def slow(_names: list[TopicPartition]) -> None:
+        began_s = stage.world.now
+        try:
+            await asyncio.Event().wait()
+        finally:
+            given_s.append(stage.world.now - began_s)
+
+    async def live(client: Client) -> None:
+        first = member(client, rebalance_timeout_ms=2000, on_revoked=slow, on_lost=lost.append)
+        await everything(first)
+        async with stage.client() as other, member(other) as second:
+            await shared(first, second)
+            assert 0.199 <= given_s[0] < 0.21, "all of it together is less than the two seconds"
+            assert lost == []
+            with pytest.raises(RequestTimedOut, match="on_revoked has not returned in 200 ms"):
+                await take(first, 1)
+            await first.close()
+
+    stage.run(live)

@@ -7,8 +7,10 @@ import msgspec
 import pytest
 
 from tests.client.scripted import ORDERS, Scripted, partition
+from tests.client.simulated import in_virtual_time
 from tidelog.client.admin import NewTopic
 from tidelog.protocol.errors import (
+    CoordinatorNotAvailable,
     InvalidPartitions,
     InvalidRequest,
     NotLeaderOrFollower,
@@ -132,7 +134,9 @@ async def test_partitions_that_no_unanswered_attempt_can_have_added_are_refused(
             await client.admin.add_partitions("orders", count, validate_only=validate_only)
 
 
-async def test_a_topic_is_deleted_when_every_live_broker_has_read_so(brokers: Scripted) -> None:
+@in_virtual_time
+async def test_a_topic_is_deleted_when_every_live_broker_has_read_so() -> None:
+    brokers = Scripted(2)
     brokers.handler = lambda _broker, incoming: incoming.reply(
         DeleteTopicsReply((RemovedTopic("orders"),), metadata_offset=11)
     )
@@ -147,7 +151,7 @@ async def test_a_topic_is_deleted_when_every_live_broker_has_read_so(brokers: Sc
         incoming.reply(msgspec.structs.replace(reply, metadata_offset=10 if behind[broker] > 0 else 11))
 
     brokers.on_metadata = metadata
-    async with brokers.client() as client:
+    async with brokers, brokers.client() as client:
         await client.admin.delete_topics("orders")
         assert max(behind.values()) <= 0
         behind |= {ONE: 99, TWO: 99}
@@ -200,6 +204,17 @@ async def test_what_one_broker_refuses_ends_what_others_were_asked(brokers: Scri
         with pytest.raises(InvalidRequest, match="no"):
             await client.admin.list_groups()
         assert len(asyncio.all_tasks()) <= tasks, "nobody waits for the other one any more"
+
+
+@in_virtual_time
+async def test_a_list_of_groups_with_gaps_is_refused() -> None:
+    brokers = Scripted(2)
+    brokers.handler = lambda broker, incoming: incoming.reply(
+        ListGroupsReply(partitions=(broker,), partition_count=4)
+    )
+    async with brokers, brokers.client() as client:
+        with pytest.raises(CoordinatorNotAvailable, match=r"no broker leads partitions \[0, 3\]"):
+            await client.admin.list_groups(timeout=0.3)
 
 
 # ── questions to leaders ──────────────────────────────────────────────────────────────────────────────

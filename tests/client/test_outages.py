@@ -9,6 +9,7 @@ import pytest
 from tests.client.answering import entry, fetched
 from tests.client.consuming import batch
 from tests.client.scripted import Scripted
+from tests.client.simulated import in_virtual_time
 from tidelog.client.io.client import Client
 from tidelog.client.io.consumer import Consumer
 from tidelog.protocol.errors import ConnectionFailed, RequestTimedOut
@@ -30,15 +31,6 @@ async def polled(consumer: Consumer) -> object:
     return found
 
 
-async def at_last(read: Callable[[Consumer], Awaitable[object]], consumer: Consumer) -> object:
-    """What who is told goes on with: on a busy machine an answer may come later than it is waited for."""
-    while True:
-        try:
-            return await read(consumer)
-        except (ConnectionFailed, RequestTimedOut):
-            continue
-
-
 READS: dict[str, Callable[[Consumer], Awaitable[object]]] = {
     "getone": lambda consumer: consumer.getone(),
     "for": anext,
@@ -49,8 +41,8 @@ READS: dict[str, Callable[[Consumer], Awaitable[object]]] = {
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 @pytest.mark.parametrize("silent", [False, True], ids=["away", "silent"])
+@in_virtual_time
 async def test_who_reads_is_told_when_no_broker_answers_and_goes_on_when_one_does(
-    nothing_left: None,  # noqa: ARG001 -- it ends after this
     read: Callable[[Consumer], Awaitable[object]],
     silent: bool,
 ) -> None:
@@ -76,13 +68,12 @@ async def test_who_reads_is_told_when_no_broker_answers_and_goes_on_when_one_doe
             if silent:
                 fetched(brokers, entry(batch(0, 1)))
                 brokers.mute = set()
-                await asyncio.wait_for(at_last(read, consumer), 20)
+                await asyncio.wait_for(read(consumer), 20)
             await consumer.close()
 
 
-async def test_who_reads_waits_as_long_as_some_broker_answers(
-    nothing_left: None,  # noqa: ARG001 -- it ends after this
-) -> None:
+@in_virtual_time
+async def test_who_reads_waits_as_long_as_some_broker_answers() -> None:
     async with Scripted(2) as brokers:
         fetched(brokers)
         async with brokers.client() as client:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.client.nodes import until
 from tests.client.scripted import Scripted, partition
+from tests.client.simulated import in_virtual_time
 from tests.client.test_connections import a_free_port, listening
 from tidelog.client.cluster import Changes
 from tidelog.client.io.client import Client, connect
@@ -425,8 +426,9 @@ async def test_a_client_may_be_closed_while_it_starts(turns: int) -> None:
         assert loop.time() - began < 2
 
 
-async def test_a_topic_that_nobody_tells_of_says_who_was_asked(brokers: Scripted) -> None:
-    async with brokers.client(request_timeout_ms=100) as client:
+@in_virtual_time
+async def test_a_topic_that_nobody_tells_of_says_who_was_asked() -> None:
+    async with Scripted(2) as brokers, brokers.client(request_timeout_ms=100) as client:
         brokers.mute = {ONE, TWO}
         with pytest.raises(
             RequestTimedOut, match=r"'bills' is not known in time; last: .*no broker can be reached"

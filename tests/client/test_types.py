@@ -29,10 +29,12 @@ async def test_a_program_that_awaits(broker: Cluster) -> None:
                 assert_type(record.value, bytes | None)
                 assert_type(record.timestamp_ms, int)
                 break
-            async for batch in consumer.batches(max_records=2, timeout=0.5):
+            async for batch in consumer.batches(max_records=2, timeout=10):
                 assert_type(batch, tidelog.RecordBatch)
                 assert_type(batch.values, list[bytes | None])
                 assert_type(batch.offsets, Sequence[int])
+                if client.metrics()["consumer_records"] == 4:
+                    break
             positions = await consumer.positions()
             assert_type(positions, dict[tidelog.TopicPartition, tidelog.PartitionPosition])
             lag = positions[tidelog.TopicPartition("orders", 0)].lag_seconds

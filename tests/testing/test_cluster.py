@@ -129,7 +129,7 @@ async def test_a_delay_makes_every_answer_later_by_both_ways(user: User) -> None
     await cluster.heal()
     began = loop.time()
     assert await user.answers(1)
-    assert loop.time() - began < 0.15
+    assert loop.time() - began < 0.3 * 2, "less than with the delay, even where the machine is busy"
 
 
 async def test_a_full_disk_refuses_records_and_goes_on_to_be_read(user: User) -> None:
