@@ -63,7 +63,7 @@ async def test_nothing_is_left_of_a_cluster_when_its_block_ends(tmp_path: Path) 
 async def test_a_node_that_cannot_start_is_shown_with_the_end_of_its_log(tmp_path: Path) -> None:
     (tmp_path / "broker-1").mkdir()
     (tmp_path / "broker-1" / "strange").write_text("somebody else's")
-    with pytest.raises(NodeFailed, match=r"(?s)broker-1 has ended with exit code 1.*no `meta.properties`"):
+    with pytest.raises(NodeFailed, match=r"(?s)broker-1 has ended with exit code 1.*but no meta.properties"):
         async with Cluster(1, processes=True, directory=tmp_path):
             pass
 
