@@ -69,11 +69,11 @@ def test_a_stream_that_begins_again_at_a_broker_that_is_cut_off_reads_nothing_tw
         assert first.start == {}
 
 
-def test_a_topic_that_only_one_of_two_brokers_shows_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    other = TopicPartition("other", 0)
+def found(monkeypatch: pytest.MonkeyPatch, what: Found) -> None:
+    """What a broker shows that was asked; another one knows that `orders` is there."""
 
     async def find(*_: object) -> Found:
-        return Found({"other": OTHER}, {other: 0}, {other: 5})
+        return what
 
     async def connected(_: Address) -> None:
         return None
@@ -84,6 +84,12 @@ def test_a_topic_that_only_one_of_two_brokers_shows_keeps_its_place(monkeypatch:
     monkeypatch.setattr(stream, "find", find)
     monkeypatch.setattr(stream, "connected", connected)
     monkeypatch.setattr(stream, "ids_now", ids_now)
+
+
+def test_a_topic_that_only_one_of_two_brokers_shows_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = TopicPartition("other", 0)
+
+    found(monkeypatch, Found({"other": OTHER}, {other: 0}, {other: 5}))
     at = StreamOffset({**orders(7, 8), other: 0}, {"orders": ORDERS, "other": OTHER})
     end = asyncio.run(planner(subscribePattern="o.*")._next(at, fresh=False, bounded=False))
     assert end is not None
@@ -97,18 +103,7 @@ def test_a_checkpoint_of_which_nothing_is_asked_for_is_forgotten_only_on_demand(
 ) -> None:
     asked = TopicPartition(options["subscribe"], 2)
 
-    async def find(*_: object) -> Found:
-        return Found({asked.topic: OTHER}, {asked: 1}, {asked: 5})
-
-    async def connected(_: Address) -> None:
-        return None
-
-    async def ids_now(*_: object) -> dict[str, TopicId | None]:
-        return {"orders": ORDERS}
-
-    monkeypatch.setattr(stream, "find", find)
-    monkeypatch.setattr(stream, "connected", connected)
-    monkeypatch.setattr(stream, "ids_now", ids_now)
+    found(monkeypatch, Found({asked.topic: OTHER}, {asked: 1}, {asked: 5}))
     at = StreamOffset(orders(7, 8), {})
     with pytest.raises(InvalidConfig, match="the checkpoint is of orders, and nothing in it is asked for"):
         asyncio.run(planner(**options)._next(at, fresh=False, bounded=False))
@@ -124,18 +119,7 @@ def test_the_place_of_a_topic_that_is_asked_for_no_more_is_forgotten_only_on_dem
 ) -> None:
     other = TopicPartition("other", 0)
 
-    async def find(*_: object) -> Found:
-        return Found({"other": OTHER}, {other: 0}, {other: 5})
-
-    async def connected(_: Address) -> None:
-        return None
-
-    async def ids_now(*_: object) -> dict[str, TopicId | None]:
-        return {"orders": ORDERS}
-
-    monkeypatch.setattr(stream, "find", find)
-    monkeypatch.setattr(stream, "connected", connected)
-    monkeypatch.setattr(stream, "ids_now", ids_now)
+    found(monkeypatch, Found({"other": OTHER}, {other: 0}, {other: 5}))
     at = StreamOffset({**orders(7), other: 5}, {"orders": ORDERS, "other": OTHER})
     with pytest.raises(InvalidConfig, match=r"orders-0: it is not asked for any more.* failOnDataLoss=false"):
         asyncio.run(planner(**options)._next(at, fresh=False, bounded=False))
