@@ -1,7 +1,7 @@
 """Three brokers and a controller, processes of their own, while something grows: partitions, records, producers.
 
-    partitions  a topic of 10 partitions, and more and more others beside it: what is produced to the 10 (columns of records
-                of 100 B, four `send_many` at a time), and CPU time of the busiest broker while nobody asks for anything
+    partitions  more and more of them, and what is produced to 10 beside them (columns of records of 100 B, four `send_many`
+                at a time, for two seconds), and CPU time of the busiest broker while nobody asks for anything
     records     1 MB of values in a `send_many`, four at a time, in records of each size; the same records read as columns
     producers   so many producers in one process, each of which waits for its acknowledgement before it goes on: with one
                 record of 100 B, and with 1,000
@@ -98,6 +98,14 @@ class World:
                     )
                 await asyncio.sleep(0.2)
 
+    async def until_gone(self, topic: str) -> None:
+        """Nobody has a file of it any more."""
+        over = time.perf_counter() + _PATIENCE_S
+        while any(self._directory.glob(f"*/{topic}-*")) or any(self._directory.glob("*/*-delete")):
+            if time.perf_counter() > over:
+                raise RuntimeError(f"{topic} has not gone in {_PATIENCE_S:g} s")
+            await asyncio.sleep(0.2)
+
     async def idle(self) -> float:
         """Per cent of a core that the busiest broker has while nobody asks for anything, this client neither."""
         pids = [node.process.pid for name, node in self._cluster.nodes.items() if name[0] == "b"]  # type: ignore[attr-defined]
@@ -110,7 +118,7 @@ class World:
     async def for_a_while(self, work: Callable[[int], Coroutine[Any, Any, int]], at_once: int) -> float:
         """What so many tasks together have done, a second, each beginning anew until time is over."""
         await work(0)
-        over = time.perf_counter() + self.settings.count(40, 1) / 10
+        over = time.perf_counter() + self.settings.count(20, 1) / 10
         began = time.perf_counter()
 
         async def again(number: int) -> int:
@@ -128,6 +136,7 @@ class World:
 
 async def _partitions(world: World) -> Readings:
     readings: Readings = {"empty": await world.idle()}
+    await _produce(world)  # everybody warms up
     there = 0
     for size in PARTITIONS:
         wanted = world.settings.count(size, 10 + 2 * PARTITIONS.index(size))
@@ -149,15 +158,19 @@ async def _partitions(world: World) -> Readings:
 
 
 async def _produce(world: World) -> float:
-    """MB/s to the ten partitions of the first topic."""
-    topic = f"of-{PARTITIONS[0]}-0"
+    """MB/s to the ten partitions of a topic of its own, which goes again: a disk takes long to write where it never has."""
+    topic = "produced"
+    await world.client.admin.create_topics(NewTopic(topic, PARTITIONS[0], 3))
     async with world.client.producer() as producer:
 
         async def send(_number: int) -> int:
             await producer.send_many(topic, [_SMALL] * _COLUMN)
             return _COLUMN * len(_SMALL)
 
-        return await world.for_a_while(send, _AT_ONCE) / 1e6
+        rate = await world.for_a_while(send, _AT_ONCE) / 1e6
+    await world.client.admin.delete_topics(topic)
+    await world.until_gone(topic)
+    return rate
 
 
 def _partition_rows() -> Iterator[Row]:
