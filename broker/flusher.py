@@ -1,7 +1,7 @@
 """Force logs to the disk, and write the checkpoints that say so; all of it off the event loop.
 
     flush.mode=group   as soon as there is something new: one flush for all that came while the last one ran
-    every log          each `flush.ms`, and after so many bytes or batches, so that a restart has little to check
+    every log          each `flush.ms`; and what is new after so many bytes or batches, so that a restart has little to check
 
 What it keeps true (docs/STORAGE.md; D7, D12, I-31, I-32):
 
@@ -14,8 +14,9 @@ What it keeps true (docs/STORAGE.md; D7, D12, I-31, I-32):
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from tidelog.broker.io import in_a_thread
 from tidelog.broker.partition import Partition
@@ -46,7 +47,7 @@ class FlushSettings:
     flush_ms: int = 30_000
     """Every log at least this often."""
     flush_bytes: int = 64 << 20
-    """And all logs when so many bytes were appended to any of them."""
+    """And what is new when so many bytes were appended to any of them."""
     high_watermark_checkpoint_ms: int = 5_000
     log_start_checkpoint_ms: int = 60_000
     min_free_bytes: int = MIN_FREE_BYTES
@@ -81,6 +82,8 @@ class Flusher:
         """How many flushes have ended."""
         self.flush_s = self.flush_longest_s = 0.0
         """How long they took together, some at the same time, and the longest."""
+        self._new: dict[Partition, None] = {}
+        """What was appended to since all that was new was flushed; and how much of it there is."""
         self._new_bytes = self._new_batches = 0
         self._stopping = False
         self._woken = asyncio.Event()
@@ -88,6 +91,7 @@ class Flusher:
 
     def appended(self, partition: Partition, size: int = 0, batches: int = 1) -> None:
         """Something was appended; in `group` mode it counts only when it is flushed."""
+        self._new[partition] = None
         self._new_bytes += size
         self._new_batches += batches
         partition.room.since_look += size
@@ -126,8 +130,9 @@ class Flusher:
             await self._flush(due)  # those first for which somebody waits
             late = loop.time() >= flushed_s + self._settings.flush_ms / 1000
             if late or self._much_is_new:
+                new, self._new = self._new, {}
                 self._new_bytes = self._new_batches = 0
-                await self._flush(self._replicas.partitions.values())
+                await self._flush(self._replicas.partitions.values() if late else new)
                 await self.write(self._replicas.data.write_recovery_points())
                 flushed_s = loop.time()
 
@@ -228,10 +233,8 @@ class Flusher:
 
     async def _flush(self, partitions: Iterable[Partition]) -> None:
         """Flush these logs, some at a time, and tell who waits for it."""
-        left, loop = list(partitions), asyncio.get_running_loop()
-        while left and not self._stopping:
-            some, left = left[:_AT_ONCE], left[_AT_ONCE:]
-            jobs = [(partition, flush) for partition in some if (flush := self._begin(partition)) is not None]
+        left, loop = iter(list(partitions)), asyncio.get_running_loop()
+        while not self._stopping and (jobs := self._begin_some(left)):
             began = loop.time()
             async with asyncio.TaskGroup() as group:
                 for _, flush in jobs:
@@ -244,6 +247,11 @@ class Flusher:
             self.flushes += flushes
             self.flush_s += took_s
             self.flush_longest_s = max(self.flush_longest_s, took_s)
+
+    def _begin_some(self, left: Iterator[Partition]) -> list[tuple[Partition, Flush]]:
+        """The next few that have something new."""
+        begun = ((partition, self._begin(partition)) for partition in left)
+        return list(islice(((partition, flush) for partition, flush in begun if flush is not None), _AT_ONCE))
 
     def _begin(self, partition: Partition) -> Flush | None:
         if partition.offline is not None or partition.log.is_flushing:

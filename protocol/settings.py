@@ -165,7 +165,7 @@ _TABLE: Final = (
     _setting(BROKER, "broker.session.timeout.ms", whole(1, _I31), 9000, "How long a broker may be silent before others take over.", AT_START),
     _setting(BROKER, "hwm.propagation.ms", whole(1, _I31), 100, "How soon followers that are read from hear what is committed.", AT_START),
     _setting(BROKER, "flush.ms", whole(1, _I31), 30_000, "Every log is flushed at least this often."),
-    _setting(BROKER, "flush.bytes", whole(1, _I63), 64 << 20, "All logs are flushed when so many bytes, or 65,536 batches, are new in them: what a restart has to check at most."),
+    _setting(BROKER, "flush.bytes", whole(1, _I63), 64 << 20, "What is new is flushed when it is so many bytes, or 65,536 batches: what a restart has to check at most."),
     _setting(BROKER, "replica.socket.timeout.ms", whole(1, _I31), 5000, "How much longer than its wait a follower's fetch may take before it connects anew.", AT_START),
     _setting(BROKER, "replica.high.watermark.checkpoint.interval.ms", whole(1, _I31), 5000, "How often it is written down how far partitions are committed."),
     _setting(BROKER, "log.flush.start.offset.checkpoint.interval.ms", whole(1, _I31), 60_000, "How often it is written down where logs start."),

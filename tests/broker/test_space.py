@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from tests.broker.node import PLACE, Node, records
+from tests.broker.node import PLACE, TOPIC_ID, Node, records
 from tests.broker.test_produce import fill_the_disk
 from tests.protocol.io.peers import until
 from tidelog.broker.flusher import BATCHES_MAX, Flusher, FlushSettings
@@ -18,7 +18,8 @@ from tidelog.protocol.types import TopicPartition
 from tidelog.storage.cleaning import Plan, Said
 from tidelog.storage.config import LogConfig
 from tidelog.storage.files import Directory
-from tidelog.storage.flushing import SEGMENTS_AT_ONCE
+from tidelog.storage.flushing import SEGMENTS_AT_ONCE, Flush
+from tidelog.storage.log import Log
 from tidelog.storage.log_compaction import CompactsElsewhere
 from tidelog.storage.reserve import Reserve
 from tidelog.storage.retention import remove
@@ -209,6 +210,31 @@ async def test_so_many_batches_are_flushed_however_small_they_are() -> None:
     await until(lambda: log.recovery_point == log.end_offset, "all of it is durable, and a restart knows it")
     flushing.stop()
     await task
+
+
+async def test_what_has_nothing_new_is_not_looked_at_when_much_is_new_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of ten thousand partitions each was, whenever 64 MiB were new: a fifth of a broker's time."""
+    node = Node()
+    node.lead()
+    node.lead(place=(TOPIC_ID, 1))
+    looked_at: list[Log] = []
+    begin_flush = Log.begin_flush
+
+    def looking(log: Log) -> Flush | None:
+        looked_at.append(log)
+        return begin_flush(log)
+
+    monkeypatch.setattr(Log, "begin_flush", looking)
+    flushing = Flusher(node.replicas, node.context.clocks, FlushSettings(), flushed=lambda _: None)
+    node.produce(bytes(encode([b"x"], [b"k"], now_ms=0)), acks=1)
+    log, task = node.partition.log, asyncio.create_task(flushing.run())
+    flushing.appended(node.partition, FlushSettings().flush_bytes)
+    await until(lambda: log.recovery_point == log.end_offset, "all of it is durable, and a restart knows it")
+    flushing.stop()
+    await task
+    assert looked_at == [log]
 
 
 # ── compaction ────────────────────────────────────────────────────────────────────────────────────────
