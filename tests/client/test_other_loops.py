@@ -5,12 +5,12 @@ import gc
 import re
 import warnings
 from collections.abc import Awaitable, Callable, Coroutine
-from threading import Thread
+from threading import Event, Thread
 from typing import Any, Final
 
 import pytest
 
-from tests.client.nodes import Cluster
+from tests.client.nodes import Cluster, until
 from tidelog.client.admin import NewTopic
 from tidelog.client.io.client import Client
 from tidelog.client.io.consumer import Consumer
@@ -172,17 +172,28 @@ async def test_what_was_started_in_a_loop_that_is_closed_says_so(broker: Cluster
 async def _use_what_is_left(client: Client) -> None:
     producer, consumer = client.producer(), client.consumer("t")
     deliveries = []
+    brokers, ended = asyncio.get_running_loop(), Event()
 
     async def begin() -> None:
         await with_a_topic(client)
         await producer.partitions_for("t")
         await producer.send("t", b"v", partition=0)
+        brokers.call_soon_threadsafe(ended.wait, 2 * SOON_S)  # from here on nothing is acknowledged
         deliveries.append(await producer.enqueue("t", b"v", partition=0))
 
     async def wait() -> object:
         return await deliveries[0]
 
-    await elsewhere(begin)
+    def there() -> None:
+        try:
+            asyncio.run(asyncio.wait_for(begin(), SOON_S))
+        finally:
+            ended.set()
+
+    thread = Thread(target=there)
+    thread.start()
+    await until(ended.is_set, "the client's loop has ended", 2 * SOON_S)
+    thread.join()  # or its frames hold the client a little longer
     works: list[Callable[[], Awaitable[object]]] = [
         wait,
         lambda: producer.enqueue("t", b"v", partition=0),
