@@ -9,7 +9,7 @@ check: setup ## style, types and the fast tests, in well under two minutes
 	.venv/bin/python -m ruff check .
 	.venv/bin/python -m ruff format --check .
 	.venv/bin/python -m mypy
-	.venv/bin/python -m pytest -q -m "not slow"
+	.venv/bin/python -m pytest -q -m "not slow" -n 4 --dist loadscope --no-loadscope-reorder
 
 test: ## every test
 	scripts/test

@@ -75,6 +75,7 @@ def check_once_each(
         assert {topic_id for topic_id, _ in places} <= members[member].topics
 
 
+@pytest.mark.slow
 @every_assignor
 @given(cases())
 def test_every_wanted_partition_goes_to_one_member_that_wants_it(name: str, case: Case) -> None:
@@ -86,6 +87,7 @@ def shuffled(table: dict[K, V], random: Random) -> dict[K, V]:
     return dict(random.sample(list(table.items()), len(table)))
 
 
+@pytest.mark.slow
 @every_assignor
 @given(cases(), st.randoms(use_true_random=False))
 def test_the_order_of_the_input_does_not_matter(name: str, case: Case, random: Random) -> None:
@@ -97,6 +99,7 @@ def test_the_order_of_the_input_does_not_matter(name: str, case: Case, random: R
     )
 
 
+@pytest.mark.slow
 @every_assignor
 @given(cases())
 def test_what_was_shared_out_stays_as_it_is(name: str, case: Case) -> None:
@@ -177,6 +180,7 @@ def test_who_comes_to_ranges_stands_behind_those_who_are_there() -> None:
 # ── a thousand members ────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @every_assignor
 @pytest.mark.parametrize(("number", "size"), [(1, 10_000), (100, 100), (10_000, 1)])
 def test_a_thousand_members_and_ten_thousand_partitions_are_shared_out_at_once(

@@ -236,6 +236,7 @@ def _unmarked(made: Any) -> Any:
     return planted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLANTS)
 def test_a_leader_that_misses_something_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = []

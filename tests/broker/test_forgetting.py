@@ -43,6 +43,7 @@ def remembered(stage: Stage) -> list[int]:
     return [len(p.log.producers) for p in stage.cluster.replicas().values() if p.name.topic == "orders"]
 
 
+@pytest.mark.slow
 def test_who_is_silent_is_forgotten_on_every_replica_and_goes_on_writing(stage: Stage) -> None:
     async def live(client: Client) -> list[bytes | None]:
         await client.admin.create_topics(NewTopic("orders", partitions=1, replication_factor=3))

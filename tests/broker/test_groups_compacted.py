@@ -102,6 +102,7 @@ def coordinators_come_and_go(seed: int, turns: int = 3) -> None:
         play.check_commits()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_group_loses_nothing_while_its_log_is_compacted_and_its_coordinators_die(seed: int) -> None:
     coordinators_come_and_go(seed)
@@ -133,6 +134,7 @@ FINDS = (7, 15)
 """The storms that found one of them last are tried first, and the one that ends soonest before the other."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_storm_finds_the_bug(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     BUGS[bug](monkeypatch)

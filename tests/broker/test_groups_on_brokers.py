@@ -341,6 +341,7 @@ def test_a_group_goes_on_when_its_coordinator_dies(play: Play) -> None:
     play.check_commits()
 
 
+@pytest.mark.slow
 def test_members_come_and_go_while_brokers_die(play: Play) -> None:
     rng = Random(3)
     for name in "abcd":

@@ -92,6 +92,7 @@ def test_what_a_hundred_thousand_partitions_have_committed_is_told_in_pages_that
     assert told == [(index, index) for index in range(100_000)]
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_partitions_are_described_in_pages_that_fit() -> None:
     desk = wide(100_000)
     for with_lag in (False, True):
@@ -207,6 +208,7 @@ def test_refusals_of_as_many_partitions_as_a_request_can_name_fit() -> None:
     assert len(encode_head(1, reply)) < DEFAULT.max_head_bytes
 
 
+@pytest.mark.slow
 def test_a_member_may_have_more_partitions_of_a_topic_than_a_list_holds() -> None:
     desk = wide(100_000)
     member = Membership(Member(group_id="g", member_id="a"), Random(1))

@@ -121,6 +121,7 @@ def _without_sessions(self: Shard, now_ms: int) -> None:
 ACTIVATE = Shard.activate
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_storm_finds_the_bug(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     BUGS[bug](monkeypatch)

@@ -98,6 +98,7 @@ def test_when_nobody_looks_any_more_nobody_is_asked_and_nothing_old_is_told(desk
     assert (len(leaders.asked), told(watch, desk)) == (1, [])
 
 
+@pytest.mark.slow
 def test_a_brokers_metrics_tell_the_lag_of_the_groups_that_it_coordinates() -> None:
     with World(7).running() as world:
         play = Play(world)

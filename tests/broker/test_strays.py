@@ -141,6 +141,7 @@ def test_a_restart_begins_the_delay_anew(world: World) -> None:
     town.cluster.until(lambda: not kept(town, away), LOOK_S + 2)
 
 
+@pytest.mark.slow
 def test_by_default_a_stray_is_there_for_a_day(world: World) -> None:
     town, away = left_behind(world)
     town.cluster.pass_time(10 * LOOK_S)

@@ -89,6 +89,7 @@ async def read(client: Client, topic: str) -> dict[bytes | None, list[int]]:
     return found
 
 
+@pytest.mark.slow
 async def test_what_is_too_much_leaves_the_leader_and_then_the_followers(
     cluster: Cluster, client: Client, tmp_path: Path
 ) -> None:
@@ -122,6 +123,7 @@ async def test_a_setting_that_is_changed_holds_at_once(client: Client, tmp_path:
     await until(gone, "what is older than a millisecond has left")
 
 
+@pytest.mark.slow
 async def test_what_nobody_writes_to_any_more_is_freed_to_its_last_byte_on_every_replica(
     client: Client, tmp_path: Path
 ) -> None:
@@ -145,6 +147,7 @@ async def test_what_nobody_writes_to_any_more_is_freed_to_its_last_byte_on_every
         assert (await producer.send("trimmed", b"v")).offset == 40
 
 
+@pytest.mark.slow
 async def test_the_last_value_of_every_key_stays_on_every_replica(
     cluster: Cluster, client: Client, tmp_path: Path
 ) -> None:

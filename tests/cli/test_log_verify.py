@@ -56,6 +56,7 @@ def test_what_is_whole_is_said_to_be_so(data: Path, orders: Path, tidelog: Tidel
     assert f"ok: {orders / NAME}: 10 batches, 20 records, offsets 0 to 19" in ran.lines
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_anywhere_is_found(first: Path, tidelog: Tidelog) -> None:
     whole = first.read_bytes()
     for position in range(len(whole)):

@@ -226,6 +226,7 @@ def test_consume_shows_people_one_table_and_kafkas_users_two_lines(
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d:\d{3}", values[0])
 
 
+@pytest.mark.slow
 def test_consume_that_waits_for_more_than_comes_says_so_and_shows_what_came(
     one_broker: Serving, tidelog: Tidelog
 ) -> None:
@@ -291,6 +292,7 @@ def test_what_cannot_be_measured_is_refused_in_one_line(
     assert line in errors[0]
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_in_the_middle_shows_what_was_measured_until_then() -> None:
     with serving(2) as cluster:
         name = cluster.topic(1, 2, min_insync_replicas="2")
@@ -313,6 +315,7 @@ def test_a_run_that_fails_in_the_middle_shows_what_was_measured_until_then() -> 
     assert b"error: " in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "verb", "words"),
     [

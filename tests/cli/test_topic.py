@@ -228,6 +228,7 @@ def test_what_was_shown_is_deleted_and_nothing_that_took_its_name_meanwhile(
     assert topic("describe", name).code == 0
 
 
+@pytest.mark.slow
 def test_trim_says_what_goes_and_lets_it_go(topic: Topic, three_brokers: Serving) -> None:
     name = three_brokers.topic()
     three_brokers.write(name, b"a", b"b", b"c")
@@ -275,6 +276,7 @@ def test_offsets_are_shown_at_both_ends_or_at_a_time(topic: Topic, three_brokers
     assert topic("offsets", name, "--at", "yesterday").code == 2
 
 
+@pytest.mark.slow
 def test_the_partition_of_a_key_is_where_the_producer_writes_it(topic: Topic, three_brokers: Serving) -> None:
     name = three_brokers.topic(partitions=7)
     three_brokers.write(name, b"v", key="schlüssel".encode())

@@ -67,6 +67,7 @@ WAYS: list[Callable[[Client], Awaitable[object]]] = [
 ]
 
 
+@pytest.mark.slow
 async def test_a_mistyped_topic_is_told_soon_with_the_nearest_that_there_is(cluster: Cluster) -> None:
     async with cluster.client() as client:
         for way in WAYS:
@@ -74,6 +75,7 @@ async def test_a_mistyped_topic_is_told_soon_with_the_nearest_that_there_is(clus
                 await asyncio.wait_for(way(client), 10)
 
 
+@pytest.mark.slow
 async def test_a_blocking_program_is_told_the_same(cluster: Cluster) -> None:
     def work() -> None:
         with tidelog.sync.connect(cluster.bootstrap) as client:
@@ -85,12 +87,14 @@ async def test_a_blocking_program_is_told_the_same(cluster: Cluster) -> None:
     await asyncio.to_thread(work)
 
 
+@pytest.mark.slow
 async def test_what_is_like_nothing_that_there_is_is_told_alone(cluster: Cluster) -> None:
     async with cluster.client() as client:
         with pytest.raises(UnknownTopicOrPartition, match=r"there is no topic 'xyz'$"):
             await client.topic("xyz")
 
 
+@pytest.mark.slow
 async def test_a_member_of_a_group_warns_of_a_topic_that_is_not_there_and_waits_for_it(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -108,6 +112,7 @@ async def test_a_member_of_a_group_warns_of_a_topic_that_is_not_there_and_waits_
     assert "'orders'" not in caplog.text
 
 
+@pytest.mark.slow
 async def test_many_mistakes_cost_one_question() -> None:
     async with Scripted() as brokers, brokers.client() as client:
         for _ in range(3):
@@ -117,6 +122,7 @@ async def test_many_mistakes_cost_one_question() -> None:
         assert sum(request.all_topics for request in asked) == 1
 
 
+@pytest.mark.slow
 async def test_when_nobody_says_what_there_is_the_error_is_the_one_that_it_was() -> None:
     async with Scripted() as brokers, brokers.client() as client:
         answer = brokers.on_metadata

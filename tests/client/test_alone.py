@@ -302,6 +302,7 @@ async def test_who_has_chosen_does_not_share(client: Client, chosen: Consumer) -
         assert len(consumer.assignment()) == 4
 
 
+@pytest.mark.slow
 async def test_closing_while_nobody_coordinates_is_bounded(cluster: Cluster, client: Client) -> None:
     consumer = alone(client)
     consumer.assign([FIRST])

@@ -317,6 +317,7 @@ async def test_another_is_asked_when_one_has_failed_or_is_slow() -> None:
     assert loop.time() - began < 2
 
 
+@pytest.mark.slow
 async def test_when_all_fail_each_is_named_with_its_cause() -> None:
     ways = {"a:1": lambda: fails(ConnectionFailed("a:1: refused")), "b:2": never}
     with pytest.raises(ConnectionFailed) as caught:

@@ -245,6 +245,7 @@ async def test_positions_tell_how_far_it_is_and_what_lies_ahead(client: Client) 
         assert 0 < first.lag_seconds < 60
 
 
+@pytest.mark.slow
 async def test_ends_and_times_can_be_asked_for(client: Client) -> None:
     consumer = client.consumer()
     assert await consumer.beginning_offsets([FIRST, THIRD]) == {FIRST: 0, THIRD: 0}
@@ -311,6 +312,7 @@ async def test_what_is_subscribed_to_can_change(client: Client) -> None:
             await consumer.getmany(timeout=0.05)
 
 
+@pytest.mark.slow
 async def test_a_topic_that_is_not_there_is_told_to_who_reads(client: Client) -> None:
     with pytest.raises(UnknownTopicOrPartition, match="there is no topic 'nowhere'"):
         async with earliest(client, "nowhere"):

@@ -211,6 +211,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
         yield world
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", range(1, 4), indirect=True)
 def test_while_leaders_are_killed_what_is_acknowledged_is_there_once_and_in_order(world: World) -> None:
     run = Run(world, world.seed)
@@ -237,6 +238,7 @@ def test_while_leaders_are_killed_what_is_acknowledged_is_there_once_and_in_orde
     run.finish(done)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", range(11, 15), indirect=True)
 def test_in_a_storm_what_is_acknowledged_is_there_once_and_in_order(world: World) -> None:
     run = Run(world, world.seed)

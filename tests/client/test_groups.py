@@ -193,6 +193,7 @@ async def test_members_share_and_nothing_is_read_twice_when_they_finish_what_the
     assert len(set(seen)) == 600
 
 
+@pytest.mark.slow
 async def test_who_processes_for_longer_than_its_session_stays_a_member(
     client: Client, cluster: Cluster
 ) -> None:
@@ -277,6 +278,7 @@ async def test_nothing_is_given_out_of_what_is_lost_while_the_listener_takes_its
         assert len(await take(consumer, 200)) == 200
 
 
+@pytest.mark.slow
 async def test_a_static_member_is_fenced_by_its_next_process_and_its_reader_is_told(
     client: Client, cluster: Cluster
 ) -> None:

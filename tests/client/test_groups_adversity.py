@@ -27,6 +27,7 @@ from tidelog.protocol.types import NO_BROKER, TopicPartition
 __all__ = ["client", "cluster"]
 
 
+@pytest.mark.slow
 async def test_what_cannot_be_committed_is_given_up_in_time_and_read_again(
     client: Client, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,6 +154,7 @@ async def pair(nothing_left: None) -> AsyncIterator[Cluster]:  # noqa: ARG001 --
         yield cluster
 
 
+@pytest.mark.slow
 async def test_partitions_that_nobody_leads_are_named_and_the_others_can_be_set(pair: Cluster) -> None:
     async with pair.client(request_timeout_ms=2000) as client:
         admin = client.admin

@@ -184,6 +184,7 @@ def running(seed: int) -> Iterator[Run]:
         yield Run(world, seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_members_of_a_group_whose_brokers_die_share_without_loss(seed: int) -> None:
     with running(seed) as run:
@@ -251,6 +252,7 @@ class Reader:
                     self.run.processed[name.partition].update(record.offset for record in records)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_who_chooses_partitions_goes_on_where_it_was_though_brokers_die(seed: int) -> None:
     with running(seed) as run:

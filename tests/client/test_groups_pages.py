@@ -110,6 +110,7 @@ async def test_many_groups_are_described_and_deleted_and_each_refusal_is_told(
     assert await client.admin.list_groups() == []
 
 
+@pytest.mark.slow
 async def test_a_group_of_a_hundred_thousand_partitions_is_told_whole(
     cluster: Cluster, client: Client
 ) -> None:

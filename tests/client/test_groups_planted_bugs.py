@@ -45,6 +45,7 @@ BUGS: dict[str, tuple[tuple[Any, str, Any], ...]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS)
 def test_lives_among_brokers_that_die_find_the_bug(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for planted in BUGS[bug]:
@@ -57,6 +58,7 @@ def test_lives_among_brokers_that_die_find_the_bug(bug: str, monkeypatch: pytest
     pytest.fail(f"{len(SEEDS)} lives did not find: {bug}")
 
 
+@pytest.mark.slow
 async def test_a_sentence_finds_that_what_is_lost_is_given_out_all_the_same(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -165,6 +165,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     return asyncio.run(interrupted_together(tmp_path_factory.mktemp("cluster")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_ctrl_c_ends_it_soon_and_names_what_was_not_acknowledged(
     outcomes: dict[str, Outcome], case: str

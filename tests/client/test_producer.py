@@ -132,6 +132,7 @@ async def test_leaving_the_block_flushes(client: Client) -> None:
     assert delivery.result().offset == 0
 
 
+@pytest.mark.slow
 async def test_columns_are_written_and_each_record_is_known(client: Client) -> None:
     keys = [b"key-%d" % (at % 7) for at in range(5000)]
     async with client.producer() as producer:
@@ -175,6 +176,7 @@ async def test_records_are_numbered_unless_acks_says_otherwise_and_both_at_once_
     assert client.producer(config={"acks": "all", "compression.type": "lz4"}).config.codec == 3
 
 
+@pytest.mark.slow
 async def test_what_can_never_be_sent_is_refused_at_once_and_nothing_else_suffers(client: Client) -> None:
     async with client.producer() as producer:
         with pytest.raises(MessageTooLarge, match="a record of 1048577 bytes for orders"):

@@ -65,6 +65,7 @@ async def test_a_client_can_be_awaited_as_well(brokers: Scripted) -> None:
         assert refreshes(client) == 1
 
 
+@pytest.mark.slow
 async def test_a_start_that_fails_names_every_address_and_leaves_nothing() -> None:
     refused = await a_free_port()
     async with listening() as silent, listening(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 20) as foreign:
@@ -166,6 +167,7 @@ async def test_a_topic_that_appears_soon_is_waited_for(brokers: Scripted) -> Non
         assert (await waiting).id == b"b" * 16
 
 
+@pytest.mark.slow
 async def test_a_topic_that_does_not_appear_is_said_not_to_be_there(brokers: Scripted) -> None:
     loop = asyncio.get_running_loop()
     async with brokers.client() as client:
@@ -192,6 +194,7 @@ async def test_the_watchers_are_told_what_has_changed(brokers: Scripted) -> None
         unwatch()
 
 
+@pytest.mark.slow
 async def test_a_silent_broker_does_not_keep_metadata_from_coming(brokers: Scripted) -> None:
     loop = asyncio.get_running_loop()
     async with brokers.client() as client:
@@ -246,6 +249,7 @@ async def test_any_broker_is_asked_until_one_answers(brokers: Scripted) -> None:
         assert {str(error) for error in refused} == {"broker 1 is busy", "broker 2 is busy"}
 
 
+@pytest.mark.slow
 async def test_a_broker_that_never_answers_leaves_time_for_another_one(brokers: Scripted) -> None:
     async with brokers.client() as client:
         for mute in (ONE, TWO):

@@ -399,6 +399,7 @@ def test_what_was_read_is_committed_by_itself_and_what_was_not_is_read_again(
         assert next(consumer).offset == 5, "the block has ended well: it was done with it"
 
 
+@pytest.mark.slow
 def test_who_computes_for_longer_than_its_session_stays_a_member(
     client: tidelog.sync.Client, topic: str
 ) -> None:

@@ -366,6 +366,7 @@ def test_a_registration_that_has_begun_is_refused_when_another_process_was_regis
     assert not log.working.brokers[BrokerId(3)].fenced
 
 
+@pytest.mark.slow
 def test_a_broker_may_lack_as_many_replicas_as_a_heartbeat_can_name() -> None:
     log = Log()
     node = active(log)
@@ -430,6 +431,7 @@ def proposals(log: Log, partitions: int) -> AlterPartition:
     return AlterPartition(BrokerId(1), log.book.epoch(1), EPOCH, alters)
 
 
+@pytest.mark.slow
 def test_a_proposal_for_more_partitions_than_a_batch_holds_is_decided_and_answered_in_steps() -> None:
     log = Log()
     node = active(log)

@@ -279,6 +279,7 @@ async def test_a_controller_that_does_not_lead_says_who_does(quorum: Quorum) -> 
         await quorum.stop(member)
 
 
+@pytest.mark.slow
 async def test_a_silent_controller_is_left_for_another(quorum: Quorum) -> None:
     async with Node() as silent:
         member = Member(1, {7: ("127.0.0.1", silent.port), 1: ("127.0.0.1", quorum.port)}, quorum.ledger)
@@ -432,6 +433,7 @@ async def test_a_controller_keeps_no_other_log(quorum: Quorum) -> None:
 # ── who is alive ──────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 async def test_who_is_silent_is_fenced_and_others_lead(quorum: Quorum) -> None:
     await quorum.again(replace(PATIENT, active=sessions_of(500)))
     _, two, topic_id = await two_in_sync(quorum)
@@ -452,6 +454,7 @@ async def beat_for_ever(member: Member) -> None:
         await asyncio.sleep(0.05)
 
 
+@pytest.mark.slow
 async def test_silence_is_looked_for_when_it_can_have_lasted_long_enough(
     quorum: Quorum, monkeypatch: pytest.MonkeyPatch
 ) -> None:

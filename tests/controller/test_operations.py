@@ -61,6 +61,7 @@ ELSEWHERE = (
 BUGS = [*(("reassignment", bug) for bug in IN_MOVES), *(("configs", bug) for bug in IN_CONFIGS), *ELSEWHERE]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("module", "bug"), BUGS, ids=[f"{module}: {bug}" for module, bug in BUGS])
 def test_a_planted_bug_is_found(module: str, bug: Bug) -> None:
     modules = Modules()._replace(**{module: planted(getattr(Modules(), module), bug)})

@@ -86,6 +86,7 @@ def test_a_planted_bug_is_noticed(bug: Bug, check: Check) -> None:
         check(spoilt)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", dict.fromkeys(check for _, check in FILE_BUGS + BUGS), ids=_name)
 def test_without_a_bug_nothing_is_noticed(check: Check) -> None:
     check(product(NO_BUG))

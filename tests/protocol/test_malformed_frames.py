@@ -48,6 +48,7 @@ async def test_a_few_malformed_frames_do_no_harm() -> None:
     assert report.failures == []
 
 
+@pytest.mark.slow
 async def test_malformed_frames_do_no_harm_to_a_real_server() -> None:
     report = await fuzzing.fuzz_sockets(SEED, 0, 200)
     assert report.failures == []

@@ -74,6 +74,7 @@ def test_an_older_peer_leaves_out_what_was_appended_later(cls: Message, data: st
     assert decode(cls, head_of(sent)) == (5, expected)
 
 
+@pytest.mark.slow
 @every_message
 @few
 @given(data=st.data())

@@ -392,6 +392,7 @@ BUGS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
 def test_a_planted_bug_is_caught(bug: Callable[[], Delayed]) -> None:
     assert_caught(partial(check_life, make=bug), STEPS)

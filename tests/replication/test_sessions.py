@@ -520,6 +520,7 @@ class AsksForWhatChangedSinceTheFirstRequest(FetchSession):
         return asking
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "bug",
     [
@@ -536,6 +537,7 @@ def test_a_leader_with_a_planted_bug_is_caught(bug: Callable[[], FetchSessions])
     assert_caught(partial(check_conversation, leader=bug), TURNS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "bug",
     [GoesOnAfterALostAnswer, TakesForKnownWhatItAskedBefore, AsksForWhatChangedSinceTheFirstRequest],

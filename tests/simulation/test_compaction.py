@@ -99,6 +99,7 @@ def test_who_was_away_while_a_tombstone_went_begins_anew_and_keeps_nothing_that_
     assert town.partition(away).begun_anew == 1
 
 
+@pytest.mark.slow
 def test_who_begins_anew_comes_to_the_end_though_tombstones_go_faster_than_it_copies(world: World) -> None:
     quick = {
         "flush": FlushSettings(30, 1024, 30, 30),
@@ -242,6 +243,7 @@ def storms(seeds: range) -> Counter[str]:
     return sum((storm(seed) for seed in seeds), Counter())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [1, 5])
 def test_whoever_comes_and_goes_every_replica_ends_with_what_the_keys_stand_for(first: int) -> None:
     counts = storms(range(first, first + 4))

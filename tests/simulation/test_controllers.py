@@ -152,6 +152,7 @@ def test_one_that_is_killed_is_replaced_before_a_time_out(world: World) -> None:
     quorum.until(lambda: quorum.active is not None, FETCH_S)
 
 
+@pytest.mark.slow
 def test_one_that_is_killed_while_another_one_begins_is_replaced_before_a_time_out(world: World) -> None:
     """Who has only heard of the leader, and finds nobody at its port, does not believe in it either."""
     quorum = settled(world, quorum=QuorumConfig(), following=FollowingConfig())
@@ -182,6 +183,7 @@ def test_one_that_finds_its_log_damaged_as_it_decides_ends_and_the_next_one_deci
     assert quorum.active in quorum.others(leader)
 
 
+@pytest.mark.slow
 def test_one_that_hangs_is_replaced_when_it_is_missed_and_hardly_later(world: World) -> None:
     """Nobody waits for it once more while another one leads, and those who miss it do not vote for themselves."""
     quorum = settled(world, quorum=QuorumConfig(), following=FollowingConfig())

@@ -62,6 +62,7 @@ def test_the_same_seed_is_the_same_run_and_another_is_another() -> None:
     assert first.counts == {"round trips": 500}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_drawn_faults_heal_and_repeat(seed: int) -> None:
     outcome = run_seed(faults_scenario, seed)
@@ -160,6 +161,7 @@ def with_a_lost_wake_up(world: World) -> None:
     world.result(waiting)
 
 
+@pytest.mark.slow
 def test_the_order_of_a_set_of_objects_is_caught() -> None:
     assert len({run_seed(in_the_order_of_addresses, 1).digest for _ in range(10)}) > 1
 
@@ -176,6 +178,7 @@ def test_a_use_of_real_time_is_caught() -> None:
     assert run_seed(by_real_time, 1).digest != run_seed(by_real_time, 1).digest
 
 
+@pytest.mark.slow
 def test_a_lost_wake_up_is_caught_by_some_seed_and_says_where() -> None:
     failures = [
         outcome.failure for seed in range(10) if (outcome := run_seed(with_a_lost_wake_up, seed)).failure

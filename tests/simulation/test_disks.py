@@ -303,6 +303,7 @@ def run_storms(seeds: Iterable[int]) -> None:
         run_storm(seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_whatever_becomes_of_single_disks_nothing_that_was_acknowledged_is_lost(seed: int) -> None:
     run_storm(seed)

@@ -53,6 +53,7 @@ def cut_all_power(town: Town) -> None:
 # ── the loss of power ─────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_in_group_the_loss_of_all_power_at_any_moment_takes_nothing_that_was_acknowledged(seed: int) -> None:
     with World(100 + seed).running() as world:

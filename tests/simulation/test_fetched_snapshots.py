@@ -142,6 +142,7 @@ def test_who_has_no_room_for_a_snapshot_fetches_it_when_there_is_some(
     caught_up(quorum, follower, had)
 
 
+@pytest.mark.slow
 def test_who_has_no_room_for_a_snapshot_fetches_it_less_and_less_often(
     world: World, pieces: list[Offset]
 ) -> None:

@@ -128,6 +128,7 @@ def test_records_are_deleted_while_nothing_more_fits_and_that_makes_room(world: 
     assert (log.log_start, log.end_offset) == (180, 210)
 
 
+@pytest.mark.slow
 def test_the_preferred_leader_leads_again_when_it_has_room(world: World) -> None:
     town = Town(world)
     first = town.partition(1).state.replicas[0]  # type: ignore[union-attr]

@@ -38,5 +38,6 @@ def test_a_storm_takes_nothing_that_was_promised() -> None:
     assert min(counts["promised"], counts["blocks"], counts["lives"]) > 8 * len(SEEDS), counts
 
 
+@pytest.mark.slow
 def test_one_seed_is_one_history() -> None:
     assert run_seed(metadata_storm, 3) == run_seed(metadata_storm, 3)

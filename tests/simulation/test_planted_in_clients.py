@@ -16,6 +16,7 @@ SHORT = partial(storm, weather=Weather(seconds=8, controllers=1))
 
 
 # A run that fails leaves tasks behind that were about to start: they are dropped with it.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("plant", CAUGHT, ids=lambda plant: plant.__name__)
 def test_a_planted_bug_of_a_client_ends_a_storm_badly(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,6 +25,7 @@ def test_a_planted_bug_of_a_client_ends_a_storm_badly(plant: Plant, monkeypatch:
     assert any(map(caught, outcomes)), f"{plant.__name__} survived"
 
 
+@pytest.mark.slow
 def test_without_it_these_storms_end_well() -> None:
     for seed in sorted({seeds[0] for seeds in CAUGHT.values()}):
         outcome = run_seed(SHORT, seed)

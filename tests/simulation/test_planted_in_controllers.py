@@ -59,6 +59,7 @@ def test_a_planted_bug_ends_a_storm_badly(plant: Plant, monkeypatch: pytest.Monk
     assert any(caught(run_seed(storm_of_three, seed)) for seed in SEEDS), f"{plant.__name__} survived"
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(("plant", "story"), SPOILED, ids=[plant.__name__ for plant, _ in SPOILED])
 def test_a_planted_bug_spoils_its_story(
@@ -68,6 +69,7 @@ def test_a_planted_bug_spoils_its_story(
     assert any(caught(run_seed(story, seed)) for seed in range(4)), f"{plant.__name__} survived"
 
 
+@pytest.mark.slow
 def test_without_a_planted_bug_these_stories_end_well() -> None:
     for story in {story for _, story in SPOILED}:
         outcome = run_seed(story, 0)

@@ -189,6 +189,7 @@ def test_who_was_alone_hands_over_as_soon_as_another_who_has_everything_is_back(
 # ── storms ────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_clusters_whose_disks_rot_come_through_short_storms() -> None:
     """As many as it takes: not every short storm has a moment in which a bit may flip."""
     flipped = 0
@@ -201,6 +202,7 @@ def test_clusters_whose_disks_rot_come_through_short_storms() -> None:
     assert flipped > 1
 
 
+@pytest.mark.slow
 def test_starts_that_meet_rot_open_what_is_whole_and_lose_nothing() -> None:
     """As many as it takes for two that do: not in every short storm a bit flips where a start reads."""
     met = 0

@@ -41,6 +41,7 @@ def test_so_many_of_the_last_lines_are_shown_as_asked_for(capsys: pytest.Capture
 
 
 # A run that fails leaves tasks behind that were about to start: they are dropped with it.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_seed_that_fails_ends_with_what_was_violated(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

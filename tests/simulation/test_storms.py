@@ -184,6 +184,7 @@ def test_a_cluster_comes_through_a_short_storm(seed: int) -> None:
     assert outcome.counts["read"] > 0
 
 
+@pytest.mark.slow
 def test_the_same_seed_is_the_same_storm() -> None:
     first, second = (run_seed(partial(storm, weather=Weather(seconds=4)), 3) for _ in range(2))
     assert (first.digest, first.counts) == (second.digest, second.counts)

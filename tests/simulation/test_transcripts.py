@@ -30,12 +30,14 @@ def test_every_transcript_is_about_a_rule() -> None:
     assert [path.stem for path in transcripts()] == list(RULES)
 
 
+@pytest.mark.slow
 @every_transcript
 def test_a_transcript_tells_what_happens_now(path: Path) -> None:
     """If what happens is right and the transcript is old: `make transcripts`."""
     assert regenerate(path.read_text()) == path.read_text()
 
 
+@pytest.mark.slow
 @every_transcript
 def test_a_transcript_does_not_depend_on_chance(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else every change to the product that draws one number more would change what is told."""
@@ -44,6 +46,7 @@ def test_a_transcript_does_not_depend_on_chance(path: Path, monkeypatch: pytest.
 
 
 # A story that breaks off leaves tasks behind that were about to start: they are dropped with it.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @every_transcript
 def test_without_its_rule_a_transcript_tells_something_else(

@@ -308,6 +308,7 @@ def test_frames_come_in_any_pieces() -> None:
     assert heard == sent
 
 
+@pytest.mark.slow
 def test_the_other_process_ends_with_its_owner_however_that_ends(tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path; from tests.storage import test_compacting_process as t;"

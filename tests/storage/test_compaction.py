@@ -317,6 +317,7 @@ def test_a_purge_file_that_cannot_be_read_means_that_all_may_be_gone(life: Compa
     assert life.log.purge_floor == life.log.end_offset
 
 
+@pytest.mark.slow
 def test_a_record_and_its_tombstone_that_go_together_go_in_their_order() -> None:
     crash_everywhere_while_a_record_goes_with_its_tombstone()
 
@@ -324,6 +325,7 @@ def test_a_record_and_its_tombstone_that_go_together_go_in_their_order() -> None
 # ── in the middle of it ───────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_a_crash_at_any_step_of_a_compaction_loses_nothing_and_brings_nothing_back() -> None:
     assert crash_everywhere(some, Compacted.compact) > 20
 
@@ -534,6 +536,7 @@ def test_the_map_takes_what_it_was_given_and_no_more() -> None:
 # ── lives, and planted bugs ───────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, SEEDS, 10))
 def test_whatever_happens_to_a_compacted_log_its_readers_know_the_last_values(first: int) -> None:
     for seed in range(first, first + 10):

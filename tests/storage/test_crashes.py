@@ -387,6 +387,7 @@ def check_history(history: tuple[int, list[Plan]], kind: type[Life] = Life) -> N
         world.live(plan, kind)
 
 
+@pytest.mark.slow
 @settings(max_examples=500)
 @given(HISTORIES)
 def test_no_row_of_crashes_makes_a_loss_of_power_a_kill_or_a_kill_a_loss(
@@ -568,6 +569,7 @@ BUGS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
 def test_a_life_with_another_order_or_a_shorter_memory_is_caught(bug: type[Life]) -> None:
     assert_caught(partial(check_history, kind=bug), HISTORIES)

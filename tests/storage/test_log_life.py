@@ -24,6 +24,7 @@ SEEDS = 200
 """Within so many lives a planted bug must have been caught; each catch is found within a few seconds."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, SEEDS, 20))
 def test_whatever_happens_to_a_log_it_says_what_was_written(first: int) -> None:
     for seed in range(first, first + 20):
@@ -299,6 +300,7 @@ DIRECTED: dict[Plant, Callable[[], None]] = {
 """Where chance seldom finds it."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
 def test_a_planted_bug_is_caught(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)

@@ -207,6 +207,7 @@ def test_after_a_torn_tail_the_log_goes_on_as_if_it_had_never_been() -> None:
 # ── damage below the recovery point ───────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_below_the_recovery_point_is_reported_and_never_served() -> None:
     """At the opening or at the read, at every byte of the log: reported both times, served never (I-36)."""
     whole = contents(filled(12).log)
@@ -478,6 +479,7 @@ def _recover(host: Host) -> None:
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crash", [Killed, PowerCut])
 @pytest.mark.parametrize("action", [_roll, _truncate, _truncate_all, _stop, _recover])
 def test_a_crash_between_any_two_effects_leaves_a_log_that_opens(

@@ -120,6 +120,7 @@ async def test_a_reset_breaks_connections_and_allows_no_new_ones(user: User) -> 
     await user.isr_is("t", led, 1, 2, 3)
 
 
+@pytest.mark.slow
 async def test_a_delay_makes_every_answer_later_by_both_ways(user: User) -> None:
     cluster, loop = user.cluster, asyncio.get_running_loop()
     await cluster.delay(1, "clients", seconds=0.15)
@@ -132,6 +133,7 @@ async def test_a_delay_makes_every_answer_later_by_both_ways(user: User) -> None
     assert loop.time() - began < 0.3 * 2, "less than with the delay, even where the machine is busy"
 
 
+@pytest.mark.slow
 async def test_a_full_disk_refuses_records_and_goes_on_to_be_read(user: User) -> None:
     cluster, led = user.cluster, await user.writes("t", b"kept")
     for broker in (1, 2, 3):

@@ -41,6 +41,7 @@ def run(pytester: pytest.Pytester, *words: str, asyncio: bool = True) -> pytest.
     return pytester.runpytest_subprocess(*plugins, "--strict-markers", "-W", "error", *words)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "strict"), [("auto", ""), ("strict", "@pytest.mark.asyncio")])
 def test_the_fixtures_run_in_each_mode_of_pytest_asyncio(
     pytester: pytest.Pytester, mode: str, strict: str
@@ -50,6 +51,7 @@ def test_the_fixtures_run_in_each_mode_of_pytest_asyncio(
     run(pytester, "-o", f"asyncio_mode={mode}", "-o", scope).assert_outcomes(passed=2)
 
 
+@pytest.mark.slow
 def test_the_example_of_the_page_runs_as_printed_in_the_mode_that_is_the_default(
     pytester: pytest.Pytester,
 ) -> None:

@@ -99,6 +99,7 @@ async def small(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             yield user, Disks(cluster, tmp_path, real=bool(made) and all(made))
 
 
+@pytest.mark.slow
 async def test_a_cluster_lives_through_full_disks_and_loses_nothing(small: tuple[User, Disks]) -> None:
     user, disks = small
     cluster = user.cluster

@@ -177,6 +177,7 @@ async def test_too_many_refused_connections_are_cut_off() -> None:
         await until(lambda: node.listener.lingering == 0, "nobody lingers")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
