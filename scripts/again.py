@@ -21,6 +21,8 @@ from scripts.benches.evidence import keep, machine
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 EVIDENCE: Final = ROOT / "docs" / "evidence" / "suite.json"
+_SHOWN: Final = 20_000
+"""So many of the last characters of a run that failed are shown: what failed, and how, among them."""
 _PROSE: Final = ("docs/", "CHANGELOG.md", "README.md", "CONTRIBUTING.md")
 
 
@@ -53,9 +55,9 @@ def once(digest: str) -> dict[str, Any]:
     began = time.monotonic()
     done = subprocess.run(["scripts/test"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
     counts, failed = told(done.stdout)
-    if done.returncode and not failed:
-        print(done.stdout[-5000:])
-        failed = [f"scripts/test ended with {done.returncode}"]
+    if done.returncode:
+        print(done.stdout[-_SHOWN:], flush=True)
+        failed = failed or [f"scripts/test ended with {done.returncode}"]
     return {
         "date": time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime()),
         "commit": _git(ROOT, "rev-parse", "HEAD").strip(),
