@@ -45,7 +45,7 @@ async def test_another_broker_leads_when_the_leader_is_killed_and_nothing_is_los
     with pytest.raises(ConnectionFailed) as refused:
         await user.produce("t", b"late", led)
     assert isinstance(refused.value.__cause__, ConnectionRefusedError)
-    leads = await user.writes("t", b"after")
+    leads = await user.writes("t", b"after", seconds=1)
     assert leads != led
     assert b"before" in await user.read("t", leads)
     await cluster.restart(led)
@@ -73,7 +73,7 @@ async def test_a_paused_broker_is_fenced_by_its_silence_and_comes_back(user: Use
     assert cluster.nodes[f"b{led}"].state == "paused"
     await cluster.resume(led)
     await user.isr_is("t", leads, 1, 2, 3)
-    assert await user.answers(led, timeout_ms=5000)
+    assert await user.answers(led)
 
 
 @pytest.mark.slow
@@ -83,7 +83,7 @@ async def test_a_follower_that_is_cut_off_leaves_the_isr_and_returns_when_it_is_
     await cluster.isolate(follower, *({1, 2, 3} - {follower}))
     await user.produce("t", b"only who lacks a record can be behind", led, acks=1)
     await user.isr_is("t", led, *({1, 2, 3} - {follower}))
-    assert await user.answers(follower, timeout_ms=5000), "only brokers were cut off from it"
+    assert await user.answers(follower), "only brokers were cut off from it"
     await user.produce("t", b"v", led)
     await cluster.heal()
     await user.isr_is("t", led, 1, 2, 3)
@@ -109,7 +109,7 @@ async def test_one_way_loses_what_a_node_sends_and_brings_what_it_is_sent(user: 
     assert b"unheard" in user.on_disk("t", led)
     connection.abort()
     await cluster.heal(led, "clients")
-    assert await user.answers(led, timeout_ms=5000)
+    assert await user.answers(led)
 
 
 @pytest.mark.slow
@@ -126,21 +126,14 @@ async def test_a_reset_breaks_connections_and_allows_no_new_ones(user: User) -> 
 @pytest.mark.slow
 async def test_a_delay_makes_every_answer_later_by_both_ways(user: User) -> None:
     cluster, loop = user.cluster, asyncio.get_running_loop()
-
-    async def takes() -> float:
-        began = loop.time()
-        assert await user.answers(1, timeout_ms=5000)
-        return loop.time() - began
-
     await cluster.delay(1, "clients", seconds=0.15)
-    four_ways = 4 * (0.15 - EARLY_S)  # hello and its answer, a request and its answer
-    assert await takes() >= four_ways
+    began = loop.time()
+    assert await user.answers(1, timeout_ms=2000)
+    assert loop.time() - began >= 4 * (0.15 - EARLY_S), "hello and its answer, a request and its answer"
     await cluster.heal()
-
-    async def is_sooner() -> bool:
-        return await takes() < four_ways
-
-    await until(is_sooner, "an answer without the delay")
+    began = loop.time()
+    assert await user.answers(1)
+    assert loop.time() - began < 0.3 * 2, "less than with the delay, even where the machine is busy"
 
 
 @pytest.mark.slow
