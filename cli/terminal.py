@@ -7,14 +7,17 @@ Colours are click's, which leaves them out in a pipe; the root leaves them out f
 
 import contextlib
 import os
+import select
 import shlex
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import click
 
+from tidelog.cli.options import ENDED_BY
 from tidelog.protocol.types import NO_TIMESTAMP
 
 _CHUNK_CHARACTERS: Final = 64 << 10
@@ -61,6 +64,30 @@ def drop_stdout() -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
+
+
+@contextlib.contextmanager
+def ended_with_its_reader() -> Iterator[None]:
+    """For programs that are not done before all is said: a reader of stdout that goes away ends what is inside, in order
+    and without a word, with the code of who is killed for that.
+    """
+    try:
+        try:
+            yield
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()  # Python does it when nobody can catch anything any more
+    except BrokenPipeError:
+        if not _nobody_reads():
+            raise  # it was another pipe
+        drop_stdout()
+        sys.exit(ENDED_BY + signal.SIGPIPE)
+
+
+def _nobody_reads() -> bool:
+    stdout = select.poll()
+    stdout.register(sys.stdout, 0)  # an error, or that it was hung up on, is told unasked
+    return bool(stdout.poll(0))
 
 
 class Table:

@@ -35,6 +35,9 @@ VERSION: Final = 1
 PREAMBLE: Final = MAGIC + bytes((VERSION,))
 """What each side says first. Kafka's own protocol cannot begin with it: a request of 1.4 GB."""
 
+_HTTP: Final = b"HTTP/"
+"""What the answer of another kind of server begins with: a node's own pages for monitoring are the likeliest."""
+
 LENGTHS: Final = Struct(">II")
 _LENGTHS_SIZE: Final = LENGTHS.size
 _LENGTH_SIZE: Final = 4
@@ -276,6 +279,11 @@ class FrameReader:
     def _read_preamble(self, view: memoryview, end: int) -> int:
         """Where the frames begin; 0 while the preamble is incomplete."""
         opening = bytes(view[: min(end, len(PREAMBLE))])
+        if opening == _HTTP:
+            raise MalformedFrame(
+                "HTTP is spoken there, as at a node's /metrics; give the node's own address, "
+                "printed in front of that one when it is ready"
+            )
         if not MAGIC.startswith(opening[: len(MAGIC)]):
             raise MalformedFrame(f"the connection begins with {opening!r} instead of {MAGIC!r}")
         if len(opening) < len(PREAMBLE):

@@ -25,6 +25,7 @@ from scripts.benches import evidence, front_page, growth, report, table  # noqa:
 from scripts.benches.all import BENCHES  # noqa: E402
 from scripts.benches.measure import Bench, Settings, run  # noqa: E402
 
+from tidelog.cli.terminal import ended_with_its_reader  # noqa: E402
 from tidelog.protocol.io import tune_malloc  # noqa: E402
 
 EVIDENCE = ROOT / "docs/evidence/bench.json"
@@ -165,7 +166,8 @@ def _directory() -> str:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except KeyboardInterrupt:
-        sys.exit(130)
+    with ended_with_its_reader():
+        try:
+            sys.exit(main(sys.argv[1:]))
+        except KeyboardInterrupt:
+            sys.exit(130)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import tidelog
+from tidelog.cli.terminal import ended_with_its_reader
 from tidelog.protocol.errors import TidelogError
 from tidelog.testing import Cluster
 
@@ -394,4 +395,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with ended_with_its_reader():
+        sys.exit(main())

@@ -358,6 +358,20 @@ def test_a_bench_that_is_interrupted_removes_what_it_made(tmp_path: Path, number
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("arguments", [["--help"], ["--standing"], ["codec", "--quick"]], ids=" ".join)
+def test_a_bench_that_nobody_reads_any_more_ends_in_silence(tmp_path: Path, arguments: list[str]) -> None:
+    command = [sys.executable, str(BENCH), *arguments, "--directory", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    # argparse looks away from what becomes of a long help.
+    assert process.returncode in {128 + signal.SIGPIPE, 0 if arguments == ["--help"] else None}
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.slow
 def test_a_server_of_a_bench_ends_with_its_stdin() -> None:
     command = [sys.executable, str(ROOT / "scripts/benches/servers.py"), "product"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

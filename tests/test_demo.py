@@ -121,6 +121,22 @@ def test_a_demo_that_is_stopped_leaves_nothing(tmp_path: Path, number: signal.Si
     assert processes_below(tmp_path) == []
 
 
+@pytest.mark.slow
+def test_a_demo_that_nobody_reads_any_more_ends_in_silence_and_leaves_nothing(tmp_path: Path) -> None:
+    words = [sys.executable, str(DEMO), "--no-spark"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as ran:
+        assert ran.stdout is not None
+        assert ran.stderr is not None
+        while not ran.stdout.readline().startswith(b"   ready"):
+            assert ran.poll() is None
+        ran.stdout.close()
+        assert ran.stderr.read() == b""
+    assert ran.returncode == 128 + signal.SIGPIPE
+    assert list(tmp_path.iterdir()) == []
+    assert processes_below(tmp_path) == []
+
+
 def test_a_stop_is_heard_wherever_it_arrives(
     demo: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ What it keeps true:
 * A page is made when it is asked for, in one go, by a function; nobody who asks can make it wait or hold it.
 * Everything is bounded: the bytes of a request, the time until it is whole, the time until the answer is read, the
   number of connections. Whoever exceeds a bound is answered where that is possible, and hung up on.
+* What cannot be the beginning of a request is answered at once: who speaks another protocol would wait for that as well.
 * Every connection is closed after its answer, and says so: there is nothing to pipeline and nothing to keep.
 """
 
@@ -25,6 +26,7 @@ PATIENCE_S: Final = 5.0
 CONNECTIONS_MAX: Final = 32
 
 _METHODS: Final = ("GET", "HEAD")
+_NO_FIRST_LINE: Final = "the first line is not METHOD PATH HTTP/1.1"
 _REASONS: Final = {
     200: "OK",
     400: "Bad Request",
@@ -75,6 +77,8 @@ def parse(received: bytes) -> Asked | None:
         raise Refused(414, f"the first line is longer than {LINE_BYTES_MAX} bytes")
     if (end if end >= 0 else len(received)) > HEAD_BYTES_MAX:
         raise Refused(431, f"the head is longer than {HEAD_BYTES_MAX} bytes")
+    if line_end < 0 and not _is_text(received.removesuffix(b"\r")):
+        raise Refused(400, _NO_FIRST_LINE)
     asked = _first_line(received[:line_end]) if line_end >= 0 else None
     if end < 0:
         return None
@@ -87,16 +91,20 @@ def parse(received: bytes) -> Asked | None:
 
 def _first_line(line: bytes) -> Asked:
     words = line.split(b" ")
-    if len(words) != 3 or not all(words) or not line.isascii() or not line.decode("ascii").isprintable():
-        raise Refused(400, "the first line is not METHOD PATH HTTP/1.1")
+    if len(words) != 3 or not all(words) or not _is_text(line):
+        raise Refused(400, _NO_FIRST_LINE)
     method, target, version = (word.decode("ascii") for word in words)
     if not version.startswith("HTTP/"):
-        raise Refused(400, "the first line is not METHOD PATH HTTP/1.1")
+        raise Refused(400, _NO_FIRST_LINE)
     if version not in {"HTTP/1.0", "HTTP/1.1"}:
         raise Refused(505, "HTTP/1.0 and HTTP/1.1 are spoken here")
     if not target.startswith("/"):
         raise Refused(400, "the path does not begin with /")
     return Asked(method, target.partition("?")[0])
+
+
+def _is_text(line: bytes) -> bool:
+    return line.isascii() and line.decode("ascii").isprintable()
 
 
 def answer(asked: Asked, pages: Pages) -> Page:

@@ -1,5 +1,6 @@
 """Refusals in plain words: each says a fact once, and names what is near instead of all that there is."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from tidelog.protocol.errors import (
     TidelogError,
     TopicAlreadyExists,
 )
+from tidelog.protocol.io.http import serve_pages
 from tidelog.protocol.settings import setting_of
 
 
@@ -32,6 +34,23 @@ from tidelog.protocol.settings import setting_of
 )  # fmt: skip
 def test_a_fact_is_said_once(error: TidelogError, said: str) -> None:
     assert sentence(error).removesuffix(".") == said.removesuffix(".")
+
+
+@pytest.mark.parametrize("verb", ["topic list", "cluster quorum"])
+async def test_the_port_of_the_metrics_is_not_taken_for_a_broker_that_is_slow(
+    tidelog: Tidelog, verb: str
+) -> None:
+    pages = await serve_pages("127.0.0.1", 0, {})
+    where = f"127.0.0.1:{pages.port}"
+    said = (
+        f"error: {where} does not speak tidelog's protocol: HTTP is spoken there, as at a node's /metrics; "
+    )
+    words = [*verb.split(), "-b", where, "--timeout", "60"]
+    work = asyncio.get_running_loop().run_in_executor(None, tidelog, *words)
+    ran = await asyncio.wait_for(work, 30)
+    pages.close()
+    assert (ran.code, ran.out, ran.err.count("\n")) == (1, "", 1)
+    assert ran.err.startswith(f"{said}give the node's own address, printed in front of that one")
 
 
 @pytest.mark.parametrize(

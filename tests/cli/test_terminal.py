@@ -1,5 +1,6 @@
 """What people read: sizes, times, bytes as text, columns; and colours only where they are wanted."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -81,6 +82,45 @@ def test_later_rows_do_not_wait_for_the_last(capsys: pytest.CaptureFixture[str])
     table.end()
     writer.flush()
     assert capsys.readouterr().out == "1234567  wider than what has been seen\n"
+
+
+WITHOUT_READER = """
+import os
+from tidelog.cli.terminal import ended_with_its_reader
+def other():
+    reads, writes = os.pipe()
+    os.close(reads)
+    os.write(writes, b"x")
+with ended_with_its_reader():
+    {}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("line", "gone", "code", "said"),
+    [
+        ("print('x')", True, 128 + signal.SIGPIPE, ""),
+        ("print('x', flush=True)", True, 128 + signal.SIGPIPE, ""),
+        ("print('x' * 10_000_000)", True, 128 + signal.SIGPIPE, ""),
+        ("print('x'); raise SystemExit(2)", True, 128 + signal.SIGPIPE, ""),
+        ("raise SystemExit(2)", True, 2, ""),
+        ("raise SystemExit(2)", False, 2, ""),
+        ("other()", False, 1, "BrokenPipeError"),
+    ],
+)
+def test_a_program_ends_in_silence_with_who_reads_it_and_not_with_another_pipe(
+    line: str, gone: bool, code: int, said: str
+) -> None:
+    words = [sys.executable, "-c", WITHOUT_READER.format(line)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        assert program.stderr is not None
+        if gone:
+            program.stdout.close()
+        err = program.stderr.read()
+    assert program.returncode == code
+    assert said in err if said else not err
 
 
 PROGRAM = """

@@ -116,6 +116,11 @@ def test_a_connection_that_does_not_begin_with_tide_is_refused_at_once(opening: 
         feed(reader_of(preamble=True), opening)
 
 
+def test_an_answer_in_http_is_called_that_with_the_way_out() -> None:
+    with pytest.raises(MalformedFrame, match=r"HTTP is spoken there, .*; give the node's own address"):
+        feed(reader_of(preamble=True), b"HTTP/1.1 400 Bad Request\r\n")
+
+
 def test_another_version_is_refused_with_both_numbers() -> None:
     with pytest.raises(UnsupportedVersion, match=r"version 9 .* version 1"):
         feed(reader_of(preamble=True), b"TIDE\x09")

@@ -5,7 +5,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tidelog.protocol.io import http
+from tidelog.protocol.errors import ConnectionFailed
+from tidelog.protocol.framing import PREAMBLE
+from tidelog.protocol.io import connect, http
 from tidelog.protocol.io.http import (
     CONNECTIONS_MAX,
     HEAD_BYTES_MAX,
@@ -68,6 +70,12 @@ def test_a_request_that_comes_byte_by_byte_is_the_same() -> None:
         (b"GET /p\x00ge HTTP/1.1\r\n\r\n", 400),
         (b"GET /p\xc3\xa4ge HTTP/1.1\r\n\r\n", 400),
         (b"TIDE\x01\r\n\r\n", 400),
+        (PREAMBLE, 400),
+        (b"\x16\x03\x01", 400),
+        (b"\0\0\0\x20", 400),
+        (b"GET /p\xc3", 400),
+        (b"GET /page HTTP/1.1\n", 400),
+        (b"\rG", 400),
         (b"GET /page HTTP/2.0\r\n\r\n", 505),
         (b"GET /page HTTP/1.1\r\nno header\r\n\r\n", 400),
         (b"GET /page HTTP/1.1\r\n folded: x\r\n\r\n", 400),
@@ -148,6 +156,15 @@ async def test_what_follows_a_request_is_not_served(server: HttpServer) -> None:
 
 async def test_garbage_is_answered_and_hung_up_on(server: HttpServer) -> None:
     assert (await talk(server, b"x" * 100_000)).startswith(b"HTTP/1.1 414 ")
+
+
+async def test_who_takes_a_page_for_a_node_is_told_at_once(
+    server: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "PATIENCE_S", 2 * DEADLINE_S)
+    told = f"^127.0.0.1:{server.port} does not speak tidelog's protocol: HTTP is spoken there"
+    with pytest.raises(ConnectionFailed, match=told):
+        await connect("127.0.0.1", server.port, timeout_ms=DEADLINE_S * 1000)
 
 
 async def test_half_a_request_is_answered(server: HttpServer) -> None:
