@@ -211,14 +211,10 @@ class Fetcher:
 
         Not while this broker has something to say, or wants to join: that is decided when it fetches.
         """
-        settings, around = self._follow.settings, self._follow.replicas.around
-        if (
-            not self._silent
-            or asking.partitions
-            or asking.forget
-            or self._wanted.back_ms is not None
-            or settings.min_bytes > 1
-        ):
+        settings, around, back_ms = self._follow.settings, self._follow.replicas.around, self._wanted.back_ms
+        if back_ms is not None:  # it is asked for what was refused as soon as its delay is over
+            return min(settings.max_wait_ms, max(back_ms - self._follow.clocks.now_ms(), 0))
+        if not self._silent or asking.partitions or asking.forget or settings.min_bytes > 1:
             return settings.max_wait_ms
         asked = (one.partition.state for one, _ in self._wanted.asked.values())
         if any(state is None or around.me not in state.isr for state in asked):

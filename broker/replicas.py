@@ -20,7 +20,7 @@ from tidelog.broker.damage import may_be_cut
 from tidelog.broker.leadership import Surroundings
 from tidelog.broker.partition import Partition
 from tidelog.controller.image import PartitionState
-from tidelog.protocol.errors import DiskFull, StorageError, UnknownTopicId
+from tidelog.protocol.errors import DiskFull, NotLeaderOrFollower, StorageError, UnknownTopicId
 from tidelog.protocol.types import NO_EPOCH, BrokerId, Epoch, TopicId, TopicPartition
 from tidelog.replication.delayed import Delayed, Operation
 from tidelog.replication.sessions import FetchSessions, Place, Session
@@ -386,6 +386,8 @@ class Replicas:
         partition = self.partitions.get((topic_id, index))
         if partition is None:
             missing = self.missing.get((topic_id, index))
+            if missing is not None and missing.soon:  # who hears of its disk asks a second later
+                raise NotLeaderOrFollower(f"{missing.topic}-{index} is not served here yet: {missing.why}")
             if missing is not None:
                 raise StorageError(f"{missing.topic}-{index} is not served here: {missing.why}")
             raise UnknownTopicId(f"this broker has no partition {index} of topic {topic_id.hex()}")

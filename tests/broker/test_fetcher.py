@@ -366,10 +366,20 @@ def test_who_is_not_in_sync_or_was_told_to_come_again_lets_nobody_wait_long() ->
     assert poll(following, 3) == [500] * 3
     following.node.adopt(place=OTHER, isr=(1, 2, 3))
     assert poll(following, 1) == [2000]
-    following.fetcher._wanted.come_back(OTHER, following.node.now_ms + 50)
+    following.fetcher._wanted.come_back(OTHER, following.node.now_ms + 700)
     assert poll(following, 1) == [500]
-    following.node.now_ms += 50
+    following.node.now_ms += 700
     assert poll(following, 4) == [500, 500, 1000, 2000], "what is over is forgotten"
+
+
+def test_what_was_refused_is_asked_for_again_as_soon_as_its_delay_is_over() -> None:
+    """A record of it that is there by then would wait for the end of this fetch, and its producer with it."""
+    following = Following()
+    following.fetcher._wanted.come_back(OTHER, following.node.now_ms + 50)
+    assert poll(following, 1) == [50]
+    assert OTHER not in following.asked
+    following.node.now_ms += 50
+    assert OTHER in following.asked
 
 
 def test_a_wait_is_never_longer_than_a_quarter_of_the_lag_allowed() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.broker.node import PLACE, TOPIC_ID, Node
-from tidelog.protocol.errors import DiskFull, StorageError, UnknownTopicId
+from tidelog.protocol.errors import DiskFull, NotLeaderOrFollower, StorageError, UnknownTopicId
 from tidelog.protocol.types import BrokerId, TopicPartition
 from tidelog.storage.data_directory import DataDirectory
 
@@ -50,7 +50,7 @@ def test_what_is_removed_while_it_is_flushed_goes_when_that_is_over(node: Node) 
     assert flush is not None
     node.remove()
     node.lead(place=AGAIN)
-    assert node.produce(place=AGAIN).error == StorageError.code
+    assert node.produce(place=AGAIN).error == NotLeaderOrFollower.code
     assert node.replicas.offline() == [], "it is a matter of milliseconds"
     flush.run()
     partition.log.end_flush(flush)

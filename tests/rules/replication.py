@@ -9,6 +9,7 @@ from tests.broker import (
     test_fetcher,
     test_flushed,
     test_leadership,
+    test_making,
     test_offsets,
     test_partition,
     test_produce,
@@ -106,6 +107,8 @@ RULES: dict[str, Rule] = {
     "stale_answers_dropped": Rule("An answer counts for the fetch that it answers.", "3.2, KAFKA-13207", Instead(Followership, "is_current", "asked == (self.leading.leader_epoch, log.end_offset, log.epochs.latest)", "asked.fetch_offset == log.end_offset"), Catcher(F.test_an_answer_to_another_fetch_says_nothing, row=(Asked(6, 80, 6),)), ("stale_answers_dropped",)),
     "loss_is_loud": Rule("What is committed is cut only after an unclean election.", "D10, 3.5, I-6", Instead(Followership, "_losing", "self.leading.unclean_epoch > log.epochs.latest", "True"), Catcher(F.test_what_is_committed_is_not_cut_without_an_unclean_election), ("D10",)),
     "fetches_in_order": Rule("No fetch is heard that is older than the last one of its process.", "2.7, ADR 0071", Instead(Replicas, "hears", "process == broker_epoch and 0 < fetch_seq <= latest", "False"), Catcher(test_fetch.test_a_fetch_that_was_held_back_is_not_heard), ("fetches_in_order",)),
+    "not_yet_is_no_bad_disk": Rule("Who asks for a log that is being made is told to come again, and not of a bad disk.", "3.2", Instead(Replicas, "at", "missing.soon", "False"), Catcher(test_making.test_many_are_made_beside_the_loop_and_served_one_by_one)),
+    "refused_is_asked_in_time": Rule("What was refused is asked for again when its delay is over, whatever else is asked for meanwhile.", "3.2", Instead(Fetcher, "_wait_ms", "min(settings.max_wait_ms, max(back_ms - self._follow.clocks.now_ms(), 0))", "settings.max_wait_ms"), Catcher(test_fetcher.test_what_was_refused_is_asked_for_again_as_soon_as_its_delay_is_over)),
     "one_answer_per_request": Rule("Who asks again gives up the connection on which the last answer may come.", "3.2, ADR 0078", Instead(Fetcher, "_recover", "self._connection.abort()", "pass"), Catcher(test_answers_count_once.test_a_call_that_is_given_up_takes_its_connection_with_it_before_anything_is_asked_again), ("one_answer_per_request",)),
     "unclean_leader_flushes": Rule("In group mode an unclean leader flushes before it serves.", "D7, ADR 0073", Instead(Partition, "_lead", "self.log.end_offset if unclean and state.flush_group else 0", "0"), Catcher(test_flushed.test_a_leader_of_an_unclean_election_flushes_before_it_serves, (fixture(test_flushed.node),)), ("unclean_leader_flushes",)),
     # ── where logs begin
