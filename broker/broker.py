@@ -270,7 +270,7 @@ class Broker:
         env, config = self._env, self.config
         self._disks = take_disks(env, config, self._incarnation, self._halt)
         self.data = self._disks.data
-        await breathing(self.data.open(env.clock.wall_ms()))
+        await breathing(self.data.open(env.clock.wall_ms()), in_a_thread)
         self._disks.log_problems()
         log = self.data.logs.get(METADATA) or self.data.first.create(
             METADATA, METADATA_TOPIC_ID, env.clock.wall_ms()

@@ -205,7 +205,7 @@ class Controller:
         )
         self.reserve = self._data.reserve
         with self._data.starting():
-            await breathing(self._data.open(env.clock.wall_ms()))
+            await breathing(self._data.open(env.clock.wall_ms()), in_a_thread)
             for problem in self._data.report.problems:
                 logger.warning("storage.problem %s", problem)
             log = log_to_vote_with(self._data, env.clock.wall_ms())

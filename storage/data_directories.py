@@ -38,6 +38,7 @@ from tidelog.storage.files import Directory, NoRoom
 from tidelog.storage.log import Log
 from tidelog.storage.making import Making
 from tidelog.storage.names import parse_partition, partition_name
+from tidelog.storage.works import Work
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -116,8 +117,8 @@ class DataDirectories:
 
     # ── opening ───────────────────────────────────────────────────────────────────────────────────
 
-    def open(self, now_ms: int) -> Iterator[None]:
-        """Open every log of every directory; yields now and then."""
+    def open(self, now_ms: int) -> Iterator[Work | None]:
+        """Open every log of every directory, in steps."""
         with ExitStack() as starting:
             for data in self.all:
                 starting.enter_context(data.starting())

@@ -55,6 +55,7 @@ from tidelog.storage.recovery import Checkpointed, Findings, Opening, set_aside_
 from tidelog.storage.reserve import Reserve
 from tidelog.storage.room import Room
 from tidelog.storage.segment import LOG
+from tidelog.storage.works import Work, take_here
 
 _MAY_PASS: Final = (*FULL, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EPERM)
 """Errors that say nothing about the bytes on the disk."""
@@ -117,8 +118,8 @@ class DataDirectory:
 
     # ── opening ───────────────────────────────────────────────────────────────────────────────────
 
-    def open(self, now_ms: int, elsewhere: Collection[TopicPartition] = ()) -> Iterator[None]:
-        """Open every log; yields now and then. Afterwards the recovery points are durable.
+    def open(self, now_ms: int, elsewhere: Collection[TopicPartition] = ()) -> Iterator[Work | None]:
+        """Open every log, in steps. Afterwards the recovery points are durable.
 
         `elsewhere`: what lies in other directories of this node.
         """
@@ -184,8 +185,7 @@ class DataDirectory:
         said = {name: dict(offsets) for name, offsets in self._unopened.items()}
         del self.report.offline[partition]
         self._stop_saying(partition)
-        for _ in self._open(partition, partition_name(partition), said, now_ms):
-            pass
+        take_here(self._open(partition, partition_name(partition), said, now_ms))
         self._write_after_opening(said)
         return partition in self.logs
 
@@ -219,7 +219,7 @@ class DataDirectory:
         name: str,
         said: Mapping[str, Mapping[TopicPartition, Offset]],
         now_ms: int,
-    ) -> Iterator[None]:
+    ) -> Iterator[Work | None]:
         directory = self.directory.directory(name)
         topic_id, problem = read_topic_id(directory)
         if isinstance(problem, StorageError):
@@ -358,8 +358,7 @@ class DataDirectory:
             write_topic_id(directory, topic_id)
         self._partitions[directory.path] = partition
         opening = Opening(directory, self._config, self, Checkpointed(clean=made))
-        for _ in opening.steps(now_ms):
-            pass
+        take_here(opening.steps(now_ms))
         self.logs[partition] = opening.log
         self.topic_ids[partition] = topic_id
         return opening.log

@@ -1,6 +1,4 @@
-"""A log's compaction, from its plan to the last file in its place, as steps that its owner takes.
-
-    for step in compaction.steps: None: it may go on at once; a function: run it first, in a worker thread or here
+"""A log's compaction, from its plan to the last file in its place, as steps that its owner takes (`works`).
 
 What it keeps true (docs/STORAGE.md, 10.9; C7, C10):
 
@@ -25,9 +23,7 @@ from tidelog.storage.log import Log
 from tidelog.storage.producer_replay import ProducerReplay
 from tidelog.storage.retention import Leftovers
 from tidelog.storage.swap import State, Swap
-
-Work = Callable[[], None]
-"""Something that waits for the disk: it may run in a worker thread, nothing else of the compaction meanwhile."""
+from tidelog.storage.works import Work
 
 
 class Runs(Protocol):

@@ -13,7 +13,8 @@ What it keeps true (docs/STORAGE.md, 7 and 9; I-30, I-31, I-34 to I-36):
   aside beside the log (`.corrupt`), and the prefix in front of them is kept.
 * A file from a newer tidelog stops the opening (`UnsupportedFormat`) before anything is changed.
 
-Opening goes in steps, so that an event loop can breathe between two of them.
+Opening goes in steps (`works`), so that an event loop can breathe between two of them, and while the disk writes
+what was checked.
 """
 
 from collections.abc import Generator, Iterator
@@ -34,6 +35,7 @@ from tidelog.storage.producer_replay import ProducerReplay
 from tidelog.storage.scan import BATCHES_PER_STEP, SLICE, Scan
 from tidelog.storage.segment import INDEX, LOG, MAX_RELATIVE_OFFSET, RETIRED, TIME_INDEX, Segment
 from tidelog.storage.swap import finish_swaps
+from tidelog.storage.works import Work, take_here
 
 SET_ASIDE: Final = ".corrupt"
 """The ending of bytes that recovery took out of a log and kept for the operator."""
@@ -97,8 +99,8 @@ class Opening:
         assert self._log is not None
         return self._log
 
-    def steps(self, now_ms: int) -> Iterator[None]:
-        """Open the log; yields now and then."""
+    def steps(self, now_ms: int) -> Iterator[Work | None]:
+        """Open the log."""
         yield from finish_swaps(self._directory)
         self._remove_leftovers()
         found = [self._segment(base) for base in _bases(self._directory)]
@@ -166,7 +168,7 @@ class Opening:
 
     # ── the segments ──────────────────────────────────────────────────────────────────────────────
 
-    def _take(self, found: list[Segment]) -> Iterator[None]:
+    def _take(self, found: list[Segment]) -> Iterator[Work | None]:
         """Take the segments one after the other, up to the first that does not continue the log."""
         for place, segment in enumerate(found):
             if self._segments and segment.base_offset != self._segments[-1].next_offset:
@@ -177,7 +179,7 @@ class Opening:
             try:
                 if self._said.clean or (following is not None and following <= self._said.recovery_point):
                     yield from self._resume_durable(segment, following)
-                    yield  # its indexes were read whole
+                    yield None  # its indexes were read whole
                     continue
                 yield from self._resume_to_recovery_point(segment)
             except DamagedLog as damage:
@@ -231,7 +233,7 @@ class Opening:
                 f"{segment.name}: the recovery point {said} lies within the batch that ends at {segment.next_offset}"
             )
 
-    def _verify(self, segment: Segment) -> Iterator[None]:
+    def _verify(self, segment: Segment) -> Iterator[Work | None]:
         """Check what was not durable, batch by batch, and write it again: reading it back proves nothing."""
         start = segment.size
         scan = Scan(segment, start, segment.file().size(), bodies=True)
@@ -254,17 +256,30 @@ class Opening:
                 segment.file().write_at(written, *batches)
                 batches.clear()
                 written = segment.size
-                yield
+                yield None
         segment.file().write_at(written, *batches)
         self.findings.verified_bytes += segment.size - start
-        self._flushed(segment)
+        yield from self._flush(segment)
 
-    def _flushed(self, segment: Segment) -> None:
+    def _flush(self, segment: Segment) -> Iterator[Work]:
+        """Make durable what was written again, or cut: the disk may not have begun with any of it."""
+        file, ended = segment.pin(), list[OSError | None]()
+
+        def flush() -> None:
+            try:
+                file.flush()
+                self._directory.flush()
+                ended.append(None)
+            except OSError as error:
+                ended.append(error)
+
         try:
-            segment.file().flush()
-            self._directory.flush()
-        except OSError as error:
-            self._keeper.halt(f"flush {segment!r} after checking it", error)
+            yield flush
+        finally:
+            segment.unpin(file)
+        assert ended, f"nobody has flushed {segment!r}"
+        if ended[0] is not None:
+            self._keeper.halt(f"flush {segment!r} after checking it", ended[0])
 
     def _cut(self, segment: Segment, later: list[Segment]) -> None:
         """Remove a torn tail and whatever begins behind it, highest first."""
@@ -273,7 +288,7 @@ class Opening:
             beyond.remove()
         self.findings.torn_bytes += segment.file().size() - segment.size
         segment.file().truncate(segment.size)
-        self._flushed(segment)
+        take_here(self._flush(segment))
 
     def _give_up_from(self, damage: DamagedLog) -> None:
         """Set aside from there on what was found damaged after its segment was taken: an index spared its head a look.
@@ -313,7 +328,7 @@ class Opening:
         self._directory.rename(name + TEMPORARY, name)
         self._directory.flush()
         file.truncate(segment.size)
-        self._flushed(segment)
+        take_here(self._flush(segment))
 
     def _settle(self, segment: Segment) -> None:
         """Shorten a damaged segment until its last batch is whole: how far a batch goes is not in its head."""

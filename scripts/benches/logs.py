@@ -14,6 +14,7 @@ from tidelog.storage.keeping import Kept
 from tidelog.storage.log import Log
 from tidelog.storage.open_segments import OpenSegments
 from tidelog.storage.recovery import Checkpointed, Opening
+from tidelog.storage.works import take_here
 
 NOW_MS = 1_700_000_000_000
 
@@ -40,8 +41,7 @@ class Keeper:
 def opened(directory: Directory, said: Checkpointed, config: LogConfig | None = None) -> Log:
     """The log in that directory."""
     opening = Opening(directory, config or LogConfig(), Keeper(), said)
-    for _ in opening.steps(NOW_MS):
-        pass
+    take_here(opening.steps(NOW_MS))
     return opening.log
 
 

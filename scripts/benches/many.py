@@ -26,6 +26,7 @@ from tidelog.storage.crashes import Life
 from tidelog.storage.data_directory import DataDirectory
 from tidelog.storage.io import open_directory
 from tidelog.storage.open_segments import OpenSegments
+from tidelog.storage.works import take_here
 
 ROOT = Path(__file__).resolve().parents[2]
 LOGS = 10_000
@@ -60,8 +61,7 @@ def live(path: Path, count: int) -> Readings:
     resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, hard))
     readings = {"empty rss": _rss_mb()}
     data = _life(path, has_partitions=False)
-    for _ in data.open(NOW_MS):
-        pass
+    take_here(data.open(NOW_MS))
     partitions = [TopicPartition(f"topic-{n // 100}", n % 100) for n in range(count)]
 
     def timed(name: str, began: float) -> None:
@@ -84,8 +84,7 @@ def live(path: Path, count: int) -> Readings:
     timed("close", began)
     data = _life(path, has_partitions=True)
     began = time.perf_counter()
-    for _ in data.open(NOW_MS):
-        pass
+    take_here(data.open(NOW_MS))
     timed("reopen", began)
     assert not data.report.problems, data.report
     assert len(data.logs) == count

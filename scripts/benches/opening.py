@@ -7,7 +7,8 @@ tenth is appended through the product with a flush every 64 MiB (DECISIONS 26) o
 "dies" with the largest tail that this allows: nothing is closed, nothing is saved. Pages are in the cache, as they are
 after a SIGKILL, those of the tail not yet on the disk.
 
-A log is opened as a node does it: one step after the other, and the loop gets its turn when 2 ms are used up.
+A log is opened as a node does it: one step after the other, those that wait for the disk in a worker thread, and the
+loop gets its turn when 2 ms are used up.
 The longest stall is what the product's `StallMeter` saw on that loop.
 """
 
@@ -59,7 +60,10 @@ async def _watch(directory: Path, said: Checkpointed, config: LogConfig) -> _Wat
     await asyncio.sleep(0)
     began = turn = before = time.perf_counter()
     step_s = 0.0
-    for _ in opening.steps(NOW_MS):
+    for step in opening.steps(NOW_MS):
+        if step is not None:
+            await asyncio.get_running_loop().run_in_executor(None, step)
+            turn = before = time.perf_counter()
         now = time.perf_counter()
         step_s, before = max(step_s, now - before), now
         if now - turn > SLICE_S:

@@ -47,6 +47,7 @@ from tidelog.storage.crashes import Life
 from tidelog.storage.data_directory import DataDirectory
 from tidelog.storage.io import MachineClock, open_directory, real_environment
 from tidelog.storage.open_segments import OpenSegments
+from tidelog.storage.works import take_here
 
 logger = logging.getLogger(__name__)
 
@@ -171,8 +172,7 @@ class Follower:
         self._data = DataDirectory(
             root, life, LogConfig(), OpenSegments(), halt=_halt, new_guard=threading.Lock
         )
-        for _ in self._data.open(0):
-            pass
+        take_here(self._data.open(0))
         self.observer = Observer(
             {BrokerId(voter): (host, port) for voter, host, port in voters},
             self._data.create(METADATA, METADATA_TOPIC_ID, 0),

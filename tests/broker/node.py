@@ -58,6 +58,7 @@ from tidelog.storage.data_directories import DataDirectories
 from tidelog.storage.data_directory import DataDirectory
 from tidelog.storage.identity import claim
 from tidelog.storage.open_segments import OpenSegments
+from tidelog.storage.works import take_here
 from tidelog.testing.simulation.disk import SimulatedDisk
 
 TOPIC_ID = b"orders---orders-"
@@ -198,8 +199,7 @@ class Node:
             has_partitions=False,
         )
         data = DataDirectory(root, life, config, OpenSegments(), halt=_halt, new_guard=nullcontext)
-        for _ in data.open(0):
-            pass
+        take_here(data.open(0))
         return data
 
     # ── the cluster ───────────────────────────────────────────────────────────────────────────────

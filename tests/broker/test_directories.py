@@ -17,6 +17,7 @@ from tidelog.storage.crashes import Life
 from tidelog.storage.data_directories import DataDirectories
 from tidelog.storage.data_directory import DataDirectory
 from tidelog.storage.open_segments import OpenSegments
+from tidelog.storage.works import take_here
 from tidelog.testing.simulation.disk import SimulatedDisk
 
 
@@ -35,8 +36,7 @@ class TwoDisks(Maker):
             root, directory_id=b"e" * 16, incarnation_id=b"i" * 16, boot_id="boot", has_partitions=False
         )
         other = DataDirectory(root, life, LogConfig(), OpenSegments(), halt=halt, new_guard=nullcontext)  # type: ignore[arg-type]
-        for _ in other.open(0):
-            pass
+        take_here(other.open(0))
         self.replicas.data = self.both = DataDirectories([self.data, other])
         self.both.on_failure = self.replicas.directory_failed
 

@@ -14,6 +14,7 @@ from tidelog.storage.io import open_directory
 from tidelog.storage.log import Log
 from tidelog.storage.names import parse_partition
 from tidelog.storage.open_segments import OpenSegments
+from tidelog.storage.works import take_here
 
 SMALL = LogConfig(segment_bytes=1024, index_interval_bytes=200)
 ORDERS = TopicPartition("orders", 0)
@@ -36,8 +37,7 @@ class RealNode:
             root, directory_id=b"d" * 16, incarnation_id=b"i" * 16, boot_id=BOOT, has_partitions=partitions
         )
         self.data = DataDirectory(root, life, config, OpenSegments(8), halt=_halt, new_guard=nullcontext)
-        for _ in self.data.open(now_ms=TIME):
-            pass
+        take_here(self.data.open(now_ms=TIME))
         self.log: Log = self.data.logs.get(ORDERS) or self.data.create(ORDERS, TOPIC_ID, now_ms=TIME)
 
     def fill(self, batches: int = 20, *, codec: int = 0) -> "RealNode":

@@ -36,6 +36,7 @@ from tidelog.protocol.types import BrokerId
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.files import Directory, read_whole
 from tidelog.storage.recovery import Checkpointed, Opening
+from tidelog.storage.works import take_here
 from tidelog.testing.simulation.crashes import every_crash
 from tidelog.testing.simulation.disk import SimulatedDisk
 
@@ -312,7 +313,7 @@ class Member:
         opening = Opening(
             directory, SMALL, self.keeper, Checkpointed(self.keeper.read_recovery_point(), log_start)
         )
-        run(opening.steps(0))
+        take_here(opening.steps(0))
         self.log = opening.log
         self.keeper.write_recovery_point(self.log.durable_offset)
         self.snapshots = opened(product, directory)

@@ -21,6 +21,7 @@ from tidelog.storage.identity import claim
 from tidelog.storage.log import Log
 from tidelog.storage.names import parse_partition
 from tidelog.storage.open_segments import OpenSegments
+from tidelog.storage.works import take_here
 from tidelog.testing.simulation.disk import SimulatedDisk
 
 GOLDEN: Final = Path(__file__).parent.parent / "golden" / "data"
@@ -105,8 +106,7 @@ class Node:
             has_partitions=any(parse_partition(name) for name in root.names()),
         )
         self.data = DataDirectory(root, life, CONFIG, OpenSegments(8), halt=_halt, new_guard=nullcontext)
-        for _ in self.data.open(now_ms=TIME):
-            pass
+        take_here(self.data.open(now_ms=TIME))
 
 
 def _halt(what: str, error: OSError) -> NoReturn:

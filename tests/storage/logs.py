@@ -12,6 +12,7 @@ from tidelog.storage.keeping import Kept
 from tidelog.storage.log import Log
 from tidelog.storage.open_segments import OpenSegments
 from tidelog.storage.recovery import Checkpointed, Findings, Opening
+from tidelog.storage.works import take_here
 from tidelog.testing.simulation.disk import SimulatedDisk
 
 SMALL = LogConfig(segment_bytes=1024, index_interval_bytes=200)
@@ -76,8 +77,7 @@ class Host:
         root.flush()
         said = Checkpointed(self.keeper.read_recovery_point(), log_start, clean)
         opening = Opening(self.directory, self.config, self.keeper, said)
-        for _ in opening.steps(now_ms=0):
-            pass
+        take_here(opening.steps(now_ms=0))
         self.log = opening.log
         with suppress(NoRoom):
             self.keeper.write_recovery_point(self.log.durable_offset)

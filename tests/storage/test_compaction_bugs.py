@@ -30,6 +30,7 @@ from tidelog.storage.files import Directory
 from tidelog.storage.log import Log
 from tidelog.storage.log_compaction import Compaction
 from tidelog.storage.segment import Segment
+from tidelog.storage.works import Work
 
 SEEDS = 120
 """Within so many lives a planted bug must have been caught; each catch is found within a few seconds."""
@@ -71,7 +72,7 @@ def groups_that_are_put_in_place_from_the_last_on(plant: pytest.MonkeyPatch) -> 
     """A tombstone goes before the record that it deleted."""
     put = Compaction._carry_out
 
-    def planted(self: Compaction, planned: Plan) -> Iterator[log_compaction.Work | None]:
+    def planted(self: Compaction, planned: Plan) -> Iterator[Work | None]:
         begin = self._begin
 
         class Reversed:
@@ -128,7 +129,7 @@ def a_floor_that_is_not_written(plant: pytest.MonkeyPatch) -> None:
 
 
 def a_floor_that_comes_after_the_swap(plant: pytest.MonkeyPatch) -> None:
-    def planted(self: Compaction, cleaned: cleaning.Cleaned) -> Iterator[log_compaction.Work | None]:
+    def planted(self: Compaction, cleaned: cleaning.Cleaned) -> Iterator[Work | None]:
         self._swap = late = swap.Swap(self._log, cleaned)
         yield from self._work(late.commit, "x")
         late.adopt()
@@ -236,7 +237,7 @@ def a_first_dirty_offset_that_is_written_first(plant: pytest.MonkeyPatch) -> Non
     """A crash then leaves for clean what is not."""
     carry_out = Compaction._carry_out
 
-    def planted(self: Compaction, planned: Plan) -> Iterator[log_compaction.Work | None]:
+    def planted(self: Compaction, planned: Plan) -> Iterator[Work | None]:
         self._log.first_dirty = planned.end
         yield from self._work(self._checkpoints.write_cleaner_offsets().run)
         yield from carry_out(self, planned)

@@ -17,6 +17,7 @@ from tidelog.storage.environment import Environment, Taken, take_directory
 from tidelog.storage.failures import FAILED_DIRECTORIES, read_failures, write_failures
 from tidelog.storage.identity import adopt_cluster
 from tidelog.storage.open_segments import OpenSegments
+from tidelog.storage.works import take_here
 from tidelog.testing.simulation.disk import SimulatedDisk
 
 META = TopicPartition("__metadata", 0)
@@ -79,8 +80,7 @@ class Node:
         self.taken = take_all(env, META, take)
         self.data = DataDirectories([one.data for one in self.taken])
         self.data.on_failure = lambda data, _: self.told.append(data.directory.path)
-        for _ in self.data.open(now_ms=0):
-            pass
+        take_here(self.data.open(now_ms=0))
         if META not in self.data.logs:
             self.data.first.create(META, b"m" * 16, now_ms=0)
         return self.data

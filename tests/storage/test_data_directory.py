@@ -20,6 +20,7 @@ from tidelog.storage.names import parse_partition, partition_name
 from tidelog.storage.open_segments import OpenSegments
 from tidelog.storage.producers import Producers
 from tidelog.storage.segment import Segment
+from tidelog.storage.works import take_here
 from tidelog.testing.simulation.disk import SimulatedDisk
 from tidelog.testing.simulation.faults import Crash, Killed, PowerCut
 
@@ -53,8 +54,7 @@ class Node:
         )
         self.data = DataDirectory(root, life, SMALL, OpenSegments(), halt=halt, new_guard=nullcontext)
         with self.data.starting():
-            for _ in self.data.open(now_ms=0):
-                pass
+            take_here(self.data.open(now_ms=0))
         return self.data
 
     def kill_and_start(self) -> DataDirectory:

@@ -1,6 +1,7 @@
 """Random lives of a log go well, and each planted bug ends one of them badly (I-9, I-12, I-30 to I-34)."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -18,6 +19,7 @@ from tidelog.storage.producer_replay import ProducerReplay
 from tidelog.storage.producers import Producers
 from tidelog.storage.recovery import Opening
 from tidelog.storage.segment import Segment
+from tidelog.storage.works import Work
 from tidelog.testing.simulation import disk
 
 SEEDS = 200
@@ -97,6 +99,25 @@ def epochs_that_end_alike() -> None:
     assert [tuple(entry) for entry in host.log.epochs.entries] == [(2, 0), (3, 1)]
 
 
+def a_start_whose_flush_fails() -> None:
+    """What it has checked is written again, and the disk does not take it."""
+    host = Host()
+    host.log.append(batch(), 0, now_ms=0)
+    host.disk.kill()
+    host.disk.fail_flush(suffix=".log")
+    with suppress(Halted):
+        host.open()
+    assert host.keeper.halted == [
+        "flush <segment /data/orders-0/00000000000000000000.log to 1> after checking it"
+    ]
+    assert host.keeper.read_recovery_point() == 0
+    assert host.cut_power_and_open().damage == []
+
+
+def test_a_start_ends_where_the_disk_does_not_take_what_it_has_checked() -> None:
+    a_start_whose_flush_fails()
+
+
 def test_epochs_that_end_as_before_a_truncation_are_told_apart() -> None:
     epochs_that_end_alike()
 
@@ -172,7 +193,7 @@ def recovery_that_trusts_the_page_cache(plant: pytest.MonkeyPatch) -> None:
     """What a failed flush left behind reads well and is not on the disk."""
     verify = Opening._verify
 
-    def planted(self: Opening, segment: Segment) -> Iterator[None]:
+    def planted(self: Opening, segment: Segment) -> Iterator[Work | None]:
         plant.setattr(disk._File, "write_at", lambda *_: None)
         try:
             yield from verify(self, segment)
@@ -185,7 +206,20 @@ def recovery_that_trusts_the_page_cache(plant: pytest.MonkeyPatch) -> None:
 
 def recovery_that_does_not_flush_what_it_keeps(plant: pytest.MonkeyPatch) -> None:
     """The recovery point is raised to what was only read and written."""
-    plant.setattr(Opening, "_flushed", lambda *_: None)
+    plant.setattr(Opening, "_flush", lambda *_: iter(()))
+
+
+def recovery_that_takes_a_failed_flush_for_a_success(plant: pytest.MonkeyPatch) -> None:
+    """The disk has refused what was written again, and the recovery point is raised all the same."""
+
+    def planted(_self: Opening, segment: Segment) -> Iterator[Work]:
+        def flush() -> None:
+            with suppress(OSError):
+                segment.file().flush()
+
+        yield flush
+
+    plant.setattr(Opening, "_flush", planted)
 
 
 def recovery_that_does_not_verify_bodies(plant: pytest.MonkeyPatch) -> None:
@@ -279,6 +313,7 @@ PLANTS: list[Plant] = [
     a_failed_flush_that_is_taken_for_a_success,
     recovery_that_trusts_the_page_cache,
     recovery_that_does_not_flush_what_it_keeps,
+    recovery_that_takes_a_failed_flush_for_a_success,
     recovery_that_does_not_verify_bodies,
     truncation_that_keeps_the_recovery_point,
     truncation_that_keeps_old_indexes,
@@ -296,6 +331,7 @@ DIRECTED: dict[Plant, Callable[[], None]] = {
     truncation_that_a_loss_of_power_can_undo: a_cut_that_is_undone,
     a_flush_that_forgets_the_names: a_segment_that_was_just_begun,
     epochs_that_are_not_written_before_the_recovery_point: epochs_that_end_alike,
+    recovery_that_takes_a_failed_flush_for_a_success: a_start_whose_flush_fails,
 }
 """Where chance seldom finds it."""
 

@@ -19,6 +19,7 @@ from tidelog.storage.data_directory import DataDirectory
 from tidelog.storage.io import disk, open_directory
 from tidelog.storage.names import parse_partition
 from tidelog.storage.open_segments import OpenSegments
+from tidelog.storage.works import take_here
 
 LOGS = 2000
 FILES = 256
@@ -52,8 +53,7 @@ def start(path: Path) -> DataDirectory:
         root, directory_id=b"d" * 16, incarnation_id=b"i" * 16, boot_id="boot", has_partitions=partitions
     )
     data = DataDirectory(root, life, CONFIG, OpenSegments(OPEN), halt=_halt, new_guard=nullcontext)
-    for _ in data.open(now_ms=0):
-        pass
+    take_here(data.open(now_ms=0))
     return data
 
 

@@ -10,6 +10,7 @@ from tidelog.protocol.batch import MAGIC, stamp, walk
 from tidelog.protocol.errors import DamagedLog, UnsupportedFormat
 from tidelog.storage.config import LogConfig
 from tidelog.storage.recovery import SET_ASIDE, Checkpointed, Opening
+from tidelog.storage.works import take_here
 from tidelog.testing.simulation.faults import Crash, Killed, PowerCut, When
 
 ONE_SEGMENT = LogConfig(index_interval_bytes=200)
@@ -475,8 +476,7 @@ def _recover(host: Host) -> None:
     host.directory.open(host.log.segments[-1].name).truncate(host.log.segments[-1].size - 1)
     host.log.abandon()
     opening = Opening(host.directory, host.config, host.keeper, Checkpointed(80))
-    for _ in opening.steps(now_ms=0):
-        pass
+    take_here(opening.steps(now_ms=0))
 
 
 @pytest.mark.slow
