@@ -8,6 +8,7 @@
     metadata   one record at a time, and many, by a client that knows 5,000 partitions beside one that knows 12
 
 Beside it runs the least that could do such work (`bare`): what GOALS calls the prototype, on this machine and in this round.
+Both write to files that go with the round: from the second on the disk has room that it has written to before.
 
 confluent-kafka and aiokafka do the same work in a process of their own against librdkafka's mock cluster in another one,
 which keeps 5 MB of a partition in memory and has no replicas: it does much less for an acknowledgement than three brokers
@@ -16,6 +17,7 @@ the rows say so, and have no reference.
 """
 
 import asyncio
+import os
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -28,6 +30,7 @@ from scripts.benches import bare, client_peers
 from scripts.benches.client_reader import apart, endless
 from scripts.benches.measure import Bench, Goal, Readings, Round, Row, Settings
 from scripts.benches.sockets import Pipeline, RawPeer, Server, server
+from scripts.benches.topics import until_gone
 
 import tidelog.sync
 from tidelog.client import Client
@@ -46,14 +49,18 @@ _TURNS = 6
 KILOBYTE = b"x" * 1024
 _AT_ONCE = 4
 """So many calls of `send_many` are under way: one is encoded while others are written."""
+_WRITTEN = (NewTopic("write", 12, 3), NewTopic("bytes", 12, 3), NewTopic("bytes-alone", 12, 1))
 PEERS = client_peers.interpreter()
 
 
 class _Bench:
     """A cluster, a client of it, and what one round takes of them."""
 
-    def __init__(self, settings: Settings, cluster: Cluster, client: Client, rpc: Server) -> None:
+    def __init__(
+        self, settings: Settings, directory: Path, cluster: Cluster, client: Client, rpc: Server
+    ) -> None:
         self._settings = settings
+        self._directory = directory
         self._cluster = cluster
         self._client = client
         self._rpc = rpc
@@ -62,19 +69,22 @@ class _Bench:
     async def prepare(self) -> None:
         """Topics, and records to read."""
         admin = self._client.admin
-        await admin.create_topics(
-            NewTopic("write", 12, 3),
-            NewTopic("read", 12, 1),
-            NewTopic("one", 1, 3),
-            NewTopic("alone", 1, 1),
-            NewTopic("bytes", 12, 3),
-            NewTopic("bytes-alone", 12, 1),
-        )
+        await admin.create_topics(NewTopic("read", 12, 1), NewTopic("one", 1, 3), NewTopic("alone", 1, 1))
         async with self._client.producer() as producer:
             for _ in range(max(self._records // COLUMN, 1)):
                 await producer.send_many("read", [VALUE] * COLUMN)
         many = self._settings.count(MANY, 50)
         await admin.create_topics(NewTopic("many", many, 1), timeout=120)
+
+    async def begin(self) -> None:
+        """Make the topics that a round writes much to, and that go again with it: the disk has the room for them then."""
+        await self._client.admin.create_topics(*_WRITTEN)
+
+    async def end(self) -> None:
+        """Let them go."""
+        for topic in _WRITTEN:
+            await self._client.admin.delete_topics(topic.name)
+            await until_gone(self._directory, topic.name)
 
     async def take(self) -> Readings:
         """All rows once."""
@@ -303,8 +313,6 @@ def _begin(settings: Settings) -> Iterator[Round]:
         server("raw", settings) as raw,
         server("product", settings) as rpc,
         client_peers.mock(PEERS) if PEERS else nullcontext("") as address,
-        bare.bare(directory / "three", 3, settings.children) as least,
-        bare.bare(directory / "alone", 1, settings.children) as alone,
         asyncio.Runner(loop_factory=fastest_loop()) as runner,
     ):
         stack = AsyncExitStack()
@@ -312,8 +320,16 @@ def _begin(settings: Settings) -> Iterator[Round]:
             bench = runner.run(_open(stack, settings, directory, rpc))
 
             def take(_number: int) -> Readings:
+                runner.run(bench.begin())
+                os.sync()  # what was removed before is gone from the disk as well
                 readings = runner.run(bench.take()) | bench.blocking()
-                readings |= runner.run(bare.measure(least, alone, settings.count, settings.children))
+                runner.run(bench.end())
+                os.sync()
+                with (
+                    bare.bare(directory / "three", 3, settings.children) as least,
+                    bare.bare(directory / "alone", 1, settings.children) as alone,
+                ):
+                    readings |= runner.run(bare.measure(least, alone, settings.count, settings.children))
                 peer = RawPeer(raw.port)
                 pieces = settings.count(2000, 10)
                 seconds = peer.send(65_536, pieces)
@@ -336,7 +352,7 @@ async def _open(stack: AsyncExitStack, settings: Settings, directory: Path, rpc:
     for node in cluster.nodes.values():
         settings.children.add(node.process.pid)  # type: ignore[attr-defined]
     client = await stack.enter_async_context(cluster.client())
-    bench = _Bench(settings, cluster, client, rpc)
+    bench = _Bench(settings, directory, cluster, client, rpc)
     await bench.prepare()
     return bench
 

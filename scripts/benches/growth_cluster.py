@@ -21,6 +21,7 @@ from typing import Any
 from scripts.benches.measure import Bench, Goal, Readings, Round, Row, Settings
 from scripts.benches.processes import cpu_s
 from scripts.benches.sockets import Pipeline, RawPeer, Server, server
+from scripts.benches.topics import PATIENCE_S, until_gone
 
 from tidelog.client import Client
 from tidelog.client.admin import NewTopic
@@ -46,7 +47,6 @@ _SMALL = b"x" * 100
 _COLUMN = 10_000
 _AT_ONCE = 4
 _SECTION_BYTES = 200_000_000
-_PATIENCE_S = 600.0
 _TOPIC_MOST = 1000
 """More than that are made as several topics."""
 
@@ -65,7 +65,7 @@ class World:
     ) -> None:
         self.settings = settings
         self.client = client
-        self._directory = directory
+        self.directory = directory
         self._cluster = cluster
         self._raw = raw
         self._rpc = rpc
@@ -89,22 +89,14 @@ class World:
 
     async def until_everywhere(self, partitions: int) -> None:
         """Every broker has all of these logs: a topic is usable when its leaders have them."""
-        over = time.perf_counter() + _PATIENCE_S
+        over = time.perf_counter() + PATIENCE_S
         for broker in range(1, 4):
-            while len(list((self._directory / f"broker-{broker}").glob("of-*-[0-9]*"))) < partitions:
+            while len(list((self.directory / f"broker-{broker}").glob("of-*-[0-9]*"))) < partitions:
                 if time.perf_counter() > over:
                     raise RuntimeError(
-                        f"broker {broker} has not made {partitions:,} logs in {_PATIENCE_S:g} s"
+                        f"broker {broker} has not made {partitions:,} logs in {PATIENCE_S:g} s"
                     )
                 await asyncio.sleep(0.2)
-
-    async def until_gone(self, topic: str) -> None:
-        """Nobody has a file of it any more."""
-        over = time.perf_counter() + _PATIENCE_S
-        while any(self._directory.glob(f"*/{topic}-*")) or any(self._directory.glob("*/*-delete")):
-            if time.perf_counter() > over:
-                raise RuntimeError(f"{topic} has not gone in {_PATIENCE_S:g} s")
-            await asyncio.sleep(0.2)
 
     async def idle(self) -> float:
         """Per cent of a core that the busiest broker has while nobody asks for anything, this client neither."""
@@ -169,7 +161,7 @@ async def _produce(world: World) -> float:
 
         rate = await world.for_a_while(send, _AT_ONCE) / 1e6
     await world.client.admin.delete_topics(topic)
-    await world.until_gone(topic)
+    await until_gone(world.directory, topic)
     return rate
 
 

