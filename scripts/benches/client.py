@@ -47,8 +47,8 @@ COLUMN = 10_000
 MANY = 5000
 _TURNS = 6
 KILOBYTE = b"x" * 1024
-_AT_ONCE = 4
-"""So many calls of `send_many` are under way: one is encoded while others are written."""
+_AT_ONCE = bare.IN_FLIGHT
+"""So many calls of `send_many` are under way, a megabyte each: as many batches as the bare pipeline sends unanswered."""
 _WRITTEN = (NewTopic("write", 12, 3), NewTopic("bytes", 12, 3), NewTopic("bytes-alone", 12, 1))
 PEERS = client_peers.interpreter()
 
@@ -119,7 +119,7 @@ class _Bench:
 
     async def _bytes(self) -> Readings:
         """Megabytes of values a second."""
-        values, calls = [KILOBYTE] * 1000, self._settings.count(100, 4) // _AT_ONCE
+        values, calls = [KILOBYTE] * 1000, self._settings.count(14, 1)
         readings: Readings = {}
         for name, topic, acks, batch_size in (
             ("bytes 64K", "bytes", "all", 65_536),
