@@ -31,6 +31,7 @@ from tidelog.storage.works import take_here
 ROOT = Path(__file__).resolve().parents[2]
 LOGS = 10_000
 FILES = 1024
+_TURN = 500
 _ID = bytes(range(16))
 
 
@@ -68,10 +69,14 @@ def live(path: Path, count: int) -> Readings:
         readings[name] = (time.perf_counter() - began) * 1e6 / count
         readings["descriptors"] = max(readings.get("descriptors", 0), _descriptors())
 
-    began = time.perf_counter()
-    for partition in partitions:
-        data.create(partition, _ID, NOW_MS)
-    timed("create", began)
+    made, by_hand = 0.0, list[float]()
+    for at in range(0, count, _TURN):  # in turns: a disk does not stay as fast as it was for a minute
+        began = time.perf_counter()
+        for partition in partitions[at : at + _TURN]:
+            data.create(partition, _ID, NOW_MS)
+        made += time.perf_counter() - began
+        by_hand.append(_by_hand(path.with_name("by-hand"), max(_TURN // 20, 1)))
+    readings |= {"create": made * 1e6 / count, "by hand": sum(by_hand) / len(by_hand)}
     first, second = record_batches(2)
     for name, batch in (("append", first), ("append again", second)):
         began = time.perf_counter()
@@ -121,7 +126,6 @@ def _begin(settings: Settings) -> Iterator[Round]:
     def take(_number: int) -> Readings:
         path = directory / "data"
         path.mkdir()
-        by_hand = _by_hand(directory / "by-hand", settings.count(500, 5))
         with subprocess.Popen(
             [sys.executable, "-m", "scripts.benches.many", path, str(settings.count(LOGS, 30))],
             cwd=ROOT,
@@ -137,7 +141,7 @@ def _begin(settings: Settings) -> Iterator[Round]:
             raise RuntimeError(f"the process with many logs ended with {process.returncode}")
         shutil.rmtree(path)
         readings: Readings = json.loads(out)
-        return readings | {"by hand": by_hand}
+        return readings
 
     try:
         yield take
