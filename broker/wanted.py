@@ -10,7 +10,7 @@ What it keeps true:
 * A partition is asked for as its `Followership` asks, and anew where that is another one than before.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tidelog.broker.partition import Partition
 from tidelog.broker.replicas import LOOKS, Replicas
@@ -18,6 +18,9 @@ from tidelog.protocol.messages import PartitionFetch
 from tidelog.protocol.types import BrokerId
 from tidelog.replication.followership import Asked, Followership
 from tidelog.replication.sessions import Place
+
+_TOGETHER_MS: Final = 25
+"""Delays end at multiples of this: a thousand that end one by one would end as many fetches."""
 
 
 class Sent(NamedTuple):
@@ -49,8 +52,8 @@ class Wanted:
         self._moved[place] = None
 
     def come_back(self, place: Place, at_ms: int) -> None:
-        """It is not asked for before that."""
-        self._not_before[place] = at_ms
+        """It is not asked for before that, and soon after."""
+        self._not_before[place] = at_ms + -at_ms % _TOGETHER_MS
         self._moved[place] = None
 
     def stop(self, place: Place, followership: Followership) -> None:

@@ -20,6 +20,7 @@ import click
 from tidelog.cli.options import ENDED_BY
 from tidelog.protocol.types import NO_TIMESTAMP
 
+_WITHOUT_READER: Final = ENDED_BY + signal.SIGPIPE
 _CHUNK_CHARACTERS: Final = 64 << 10
 _ROWS_BEFORE_WIDTHS: Final = 200
 
@@ -72,19 +73,37 @@ def ended_with_its_reader() -> Iterator[None]:
     and without a word, with the code of who is killed for that.
     """
     try:
-        try:
-            yield
-        finally:
-            if sys.stdout is not None:
-                sys.stdout.flush()  # Python does it when nobody can catch anything any more
+        yield
     except BrokenPipeError:
         if not _nobody_reads():
             raise  # it was another pipe
         drop_stdout()
-        sys.exit(ENDED_BY + signal.SIGPIPE)
+        sys.exit(_WITHOUT_READER)
+    except SystemExit:
+        if not _flushed():
+            sys.exit(_WITHOUT_READER)
+        raise
+    except BaseException:
+        _flushed()
+        raise
+    if not _flushed():
+        sys.exit(_WITHOUT_READER)
+
+
+def _flushed() -> bool:
+    """Python would do it when nobody can catch anything any more; False: nobody reads."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        drop_stdout()
+        return False
+    return True
 
 
 def _nobody_reads() -> bool:
+    if sys.stdout is None:
+        return False
     stdout = select.poll()
     stdout.register(sys.stdout, 0)  # an error, or that it was hung up on, is told unasked
     return bool(stdout.poll(0))

@@ -9,7 +9,7 @@ asks for the next fetch:
     out of range                             AskStart, then by its answer StartAt, Wait or GoOffline
     out of range, with a place to refetch    StartAt
     my epoch is old                          StopFetching, until the metadata brings a new leadership
-    the leader's or my metadata is behind    Wait, growing
+    the leader's or my metadata is behind    Wait, growing, and tell after ten in a row
     the leader's disk or bytes are bad       Wait a second, and tell after ten in a row
     somebody else has my broker id           CheckRegistration
     what must not be                         GoOffline: leave the directory as it is, an operator decides
@@ -35,7 +35,7 @@ from tidelog.storage.epochs import EpochEnd, LeaderEpochs, divergence
 BACKOFF_MS: Final = 100
 BACKOFF_MAX_MS: Final = 1000
 BAD_BYTES_MS: Final = 1000
-BAD_BYTES_TOLD_AFTER: Final = 10
+TOLD_AFTER: Final = 10
 
 
 class LogView(NamedTuple):
@@ -193,10 +193,14 @@ class Followership:
             floor = min(floor, 0)
         return Append(answer.high_watermark, answer.log_start, floor, answer.purge_floor != NO_OFFSET)
 
-    def on_failure(self) -> Wait:
+    def on_failure(self, what: str = "") -> Wait:
         """The leader could not be asked, or its batches did not continue the log: wait, longer each time."""
         self._failures += 1
-        return Wait(min(BACKOFF_MS << min(self._failures - 1, 10), BACKOFF_MAX_MS))
+        told = what and self._failures % TOLD_AFTER == 0
+        return Wait(
+            min(BACKOFF_MS << min(self._failures - 1, 10), BACKOFF_MAX_MS),
+            f"{self._failures} times in a row: {what}" if told else None,
+        )
 
     def on_range(self, leader_epoch: Epoch, start: Offset, end: Offset, log: LogView) -> Step:
         """Where the leader's log starts and ends, after it said that my place is out of range (3.6)."""
@@ -242,13 +246,14 @@ class Followership:
         if code == errors.StaleBrokerEpoch.code:
             return CheckRegistration()
         if code in _BAD_BYTES:
-            return self.on_bad_bytes(answer.message or errors.BY_CODE[code].name())
-        return self.on_failure()  # the leader's or my metadata is behind, or only time can help
+            return self.on_bad_bytes(_said(answer))
+        # The leader's or my metadata is behind, its log is being made, or only time can help.
+        return self.on_failure(_said(answer))
 
     def on_bad_bytes(self, what: str) -> Wait:
         """The leader's disk or the batches themselves are bad."""
         self._bad += 1
-        told = self._bad % BAD_BYTES_TOLD_AFTER == 0
+        told = self._bad % TOLD_AFTER == 0
         return Wait(BAD_BYTES_MS, f"{self._bad} times in a row: {what}" if told else None)
 
     def _on_diverging(self, leader: EpochEnd, leader_start: Offset, log: LogView) -> Step:
@@ -280,3 +285,9 @@ class Followership:
             f"{why}, below {log.high_watermark} which is committed, "
             f"and no unclean election came after epoch {log.epochs.latest}"
         )
+
+
+def _said(answer: PartitionFetched) -> str:
+    """Why the leader refused, in its own words where it has some."""
+    known = errors.BY_CODE.get(answer.error)
+    return answer.message or (known.name() if known is not None else f"error {answer.error}")

@@ -332,6 +332,7 @@ async def measure(
     found: dict[str, float] = {}
     many, calls, pieces = count(500_000, 2000), count(500, 5), count(100_000, 1000)
     async with Bare(port) as one:
+        await one.columns(small, many // 5, BATCH_BYTES)  # it warms up
         found["bare columns"] = await one.columns(small, many, BATCH_BYTES) / 1e6
         # Read before there is anything else in the file.
         found["bare read columns"] = await one.read(many // 2, objects=False) / 1e6
@@ -346,6 +347,7 @@ async def measure(
             cuts = quantiles(await one.latency(small, calls), n=100)
         found |= {"bare beside p99": cuts[98]}
     async with Bare(alone) as one:
+        await one.columns(large, pieces // 5, BATCH_BYTES)
         found["bare alone"] = await one.columns(large, pieces, BATCH_BYTES) * len(large) / 1e6
         found["bare requests alone"] = await one.requests(small, count(20_000, 100), 64) / 1e3
     return found

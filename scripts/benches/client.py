@@ -48,7 +48,7 @@ MANY = 5000
 _TURNS = 6
 KILOBYTE = b"x" * 1024
 _AT_ONCE = bare.IN_FLIGHT
-"""So many calls of `send_many` are under way, a megabyte each: as many batches as the bare pipeline sends unanswered."""
+"""So many calls of `send_many` are under way, a megabyte each: in batches of a megabyte as much as the bare pipeline has."""
 _WRITTEN = (NewTopic("write", 12, 3), NewTopic("bytes", 12, 3), NewTopic("bytes-alone", 12, 1))
 PEERS = client_peers.interpreter()
 

@@ -62,6 +62,7 @@ async def _watch(directory: Path, said: Checkpointed, config: LogConfig) -> _Wat
     step_s = 0.0
     for step in opening.steps(NOW_MS):
         if step is not None:
+            step_s = max(step_s, time.perf_counter() - before)
             await asyncio.get_running_loop().run_in_executor(None, step)
             turn = before = time.perf_counter()
         now = time.perf_counter()

@@ -5,8 +5,8 @@ The loop is uvloop where it can be imported, on both sides of both.
 
 Where its two ends run decides what a call takes that is alone: on two cores each end is asleep when it is asked, and to
 wake a core takes longer than to answer. Linux puts both ends of the echo on one core and those of the product on two. So
-they are placed alike, on one core and on two; that of what the kernel does by itself is there without a goal. Where
-processes cannot be placed (not Linux, one core) all of these rows are taken where the system puts them.
+they are placed alike as well, on one core and on two, where processes can be placed (Linux, two cores); the goal holds
+where the kernel puts them, too.
 """
 
 import asyncio
@@ -46,20 +46,15 @@ class _Calling:
 
     async def placed(self, count: int) -> Readings:
         """One call after the other, in each place."""
-        readings: Readings = {}
-        cores = _cores()
+        readings, places = Readings(), _places()
         try:
-            for place, (mine, theirs) in {
-                ONE_CORE: (cores[:1], cores[:1]),
-                TWO_CORES: (cores[:1], cores[-1:]),
-                ANYWHERE: (cores, cores),
-            }.items():
+            for place, (mine, theirs) in places.items():
                 self._put(mine, theirs)
                 readings |= {
                     f"{name} {place}": value for name, value in (await self._sequential(count)).items()
                 }
         finally:
-            self._put(cores, cores)
+            self._put(*places[ANYWHERE])
         return readings
 
     def _put(self, mine: list[int], theirs: list[int]) -> None:
@@ -100,9 +95,11 @@ class _Calling:
         return {"echoes": count / seconds / 1000, "echo cpu": (self._servers[1].cpu_us() - before) / count}
 
 
-def _cores() -> list[int]:
-    """Those that may be used."""
-    return sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else []
+def _places() -> dict[str, tuple[list[int], list[int]]]:
+    """The cores of this end and of the other one, by what that is called; without cores nobody can be placed."""
+    cores = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else []
+    placed = {ONE_CORE: (cores[:1], cores[:1]), TWO_CORES: (cores[:1], cores[-1:])} if len(cores) > 1 else {}
+    return {**placed, ANYWHERE: (cores, cores)}
 
 
 async def _connected(product: Server, echo: Server) -> _Calling:
@@ -149,9 +146,9 @@ ROWS = (
             f"call p{at} {place}",
             f"echo p{at} {place}",
             "echo",
-            _SEQUENTIAL if at == 50 and place != ANYWHERE else None,
+            _SEQUENTIAL if at == 50 and place != TWO_CORES else None,
         )
-        for place in (ONE_CORE, TWO_CORES, ANYWHERE)
+        for place in _places()
         for at in (50, 99)
     ),
     Row(f"{WINDOW} calls in flight", "k requests/s", "requests", "echoes", "echo", _PIPELINED),

@@ -382,6 +382,19 @@ def test_what_was_refused_is_asked_for_again_as_soon_as_its_delay_is_over() -> N
     assert OTHER in following.asked
 
 
+def test_delays_that_end_one_by_one_end_together_in_a_few_fetches() -> None:
+    """A thousand partitions that were refused one after the other would end a thousand fetches."""
+    following, ends_ms = Following(), set()
+    for late_ms in range(100):
+        at_ms = following.node.now_ms + late_ms
+        following.fetcher._wanted.come_back(PLACE, at_ms)
+        end_ms = following.fetcher._wanted.back_ms
+        assert end_ms is not None
+        assert at_ms <= end_ms < at_ms + 25
+        ends_ms.add(end_ms)
+    assert len(ends_ms) <= 5
+
+
 def test_a_wait_is_never_longer_than_a_quarter_of_the_lag_allowed() -> None:
     following = Following()
     following.node.replicas.around = replace(following.node.replicas.around, lag_max_ms=2800)

@@ -171,6 +171,7 @@ class Storm:
         }
 
     def join(self) -> None:
+        assert len(self.members) < self.size.members, "it never has more"
         self.members.append(Member(self.cluster, self.ledger, Random(self.rng.random())))
         self.joined += 1
 
@@ -283,6 +284,8 @@ class Storm:
                 await self.until(lambda: self.peak == self.size.members, "everybody is a member")
                 end_s = asyncio.get_running_loop().time() + self.size.seconds
                 await asyncio.gather(self.kill(end_s), self.change(end_s))
+                if len(self.members) == self.size.members:
+                    await self.leave()
                 self.join()
                 self.converged_s = await self.converge()
                 self._writing = False

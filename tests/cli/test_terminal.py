@@ -1,5 +1,6 @@
 """What people read: sizes, times, bytes as text, columns; and colours only where they are wanted."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -107,13 +108,17 @@ with ended_with_its_reader():
         ("raise SystemExit(2)", True, 2, ""),
         ("raise SystemExit(2)", False, 2, ""),
         ("other()", False, 1, "BrokenPipeError"),
+        ("print('x'); raise RuntimeError('real')", True, 1, "RuntimeError: real"),
     ],
 )
 def test_a_program_ends_in_silence_with_who_reads_it_and_not_with_another_pipe(
     line: str, gone: bool, code: int, said: str
 ) -> None:
     words = [sys.executable, "-c", WITHOUT_READER.format(line)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with subprocess.Popen(
+        words, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as program:
         assert program.stdout is not None
         assert program.stderr is not None
         if gone:

@@ -150,6 +150,16 @@ def test_where_somebody_is_behind_it_waits_twice_as_long_each_time(error: type[e
     assert waits == [Wait(100), Wait(200), Wait(400), Wait(800), Wait(1000), Wait(1000)]
 
 
+def test_who_is_refused_again_and_again_tells_it_in_the_leader_s_words() -> None:
+    follower = follows()
+    code, why = errors.NotLeaderOrFollower.code, "orders-0 is not served here yet: its log is being made"
+    waits = [told(follower, THREE_EPOCHS, error=code, message=why) for _ in range(20)]
+    assert {at: wait.tell for at, wait in enumerate(waits, 1) if wait.tell} == {  # type: ignore[union-attr]
+        10: f"10 times in a row: {why}",
+        20: f"20 times in a row: {why}",
+    }
+
+
 def test_an_error_from_the_future_waits_like_any_other() -> None:
     assert told(follows(), THREE_EPOCHS, error=31_999) == Wait(100)
 
