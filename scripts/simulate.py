@@ -4,6 +4,7 @@
     scripts/simulate --seeds 1000          a thousand of them on all cores; failing seeds are named
     scripts/simulate --until 10000          go on from where the kept runs of this code ended, chunk by chunk
 
+They are the storms of tests/simulation/test_storms.py: a seed that fails there fails here, and in every fifth disks rot.
 A kept run counts only while every file that it ran is unchanged; `--check` tells which still do.
 """
 
@@ -26,6 +27,7 @@ from scripts.benches.evidence import code, keep, machine
 
 from tests.simulation.invariants import COLUMNS
 from tests.simulation.planted import CAUGHT, PLANTS, caught
+from tests.simulation.rotting import storm_that_may_rot
 from tests.simulation.storms import Weather, storm
 from tidelog.testing.simulation.seeds import Outcome, run_seed, run_seeds, workers
 from tidelog.testing.simulation.trace import Event
@@ -33,7 +35,7 @@ from tidelog.testing.simulation.world import World
 
 ROOT = Path(__file__).resolve().parents[1]
 EVIDENCE = ROOT / "docs" / "evidence" / "simulation.json"
-MODULES = ("tests.simulation.storms", "tidelog.testing.simulation.seeds")
+MODULES = ("tests.simulation.rotting", "tidelog.testing.simulation.seeds")
 CHUNK = 40
 """So much at most is lost when a run is interrupted."""
 _ROW = "{:>12}  {:<4} {:<26} {:<12} {:>5} {:<9} {:>9} {:>9} {:>9}"
@@ -64,7 +66,7 @@ def show(weather: Weather, seed: int, last: int = 1000) -> int:
 
     def watched(world: World) -> None:
         worlds.append(world)
-        storm(world, weather)
+        storm_that_may_rot(world, weather)
 
     outcome = run_seed(watched, seed)
     print_transitions(worlds[0].trace.transitions, last)
@@ -87,7 +89,7 @@ def print_transitions(transitions: Sequence[Event], last: int) -> None:
 
 def run_all(weather: Weather, seeds: range, pool: Executor) -> tuple[Counter[str], list[int]]:
     """All these seeds; what they counted, and which failed."""
-    return take_note(weather, run_seeds(partial(storm, weather=weather), seeds, pool=pool))
+    return take_note(weather, run_seeds(partial(storm_that_may_rot, weather=weather), seeds, pool=pool))
 
 
 def take_note(weather: Weather, outcomes: Iterable[Outcome]) -> tuple[Counter[str], list[int]]:
@@ -149,7 +151,7 @@ def go_on(weather: Weather, until: int) -> int:
             "counts": {},
         }
         runs.append(run)
-    scenario, seeds = partial(storm, weather=weather), range(run["seeds"], until)
+    scenario, seeds = partial(storm_that_may_rot, weather=weather), range(run["seeds"], until)
     # One stream of seeds, kept by pieces: no core waits for the last seed of each.
     with workers(os.cpu_count() or 1) as pool:
         outcomes = pool.map(partial(run_seed, scenario), seeds)

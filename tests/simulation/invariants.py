@@ -42,10 +42,12 @@ from tidelog.broker.leadership import Leadership
 from tidelog.broker.partition import Partition
 from tidelog.controller.image import PartitionState
 from tidelog.protocol.batch import walk
+from tidelog.protocol.errors import DamagedLog
 from tidelog.protocol.records import decode
 from tidelog.protocol.types import NO_EPOCH, Epoch, Offset
 from tidelog.replication.sessions import Place
 from tidelog.storage.log import Log
+from tidelog.storage.scan import Scan
 
 
 class Violation(AssertionError):
@@ -243,7 +245,7 @@ class Oracle:
             return
         known = self.committed.get(place, Committed())
         self._same_bytes(life, partition, known, partition.log.log_start, partition.high_watermark)
-        _pure_epochs(life, partition.log)
+        pure_epochs(life, partition.log)
 
     # ── the invariants ─────────────────────────────────────────────────────────────────────────────
 
@@ -367,11 +369,15 @@ def _covering(known: Committed, offset: Offset) -> bytes | None:
     return known.batches[base] if base is not None and offset < known.end else None
 
 
-def _pure_epochs(life: Life, log: Log) -> None:
+def pure_epochs(life: Life, log: Log) -> None:
+    """As far as the batches are what was written: a head does not say how far its batch reaches, its body's checksum does."""
     naive: list[tuple[Epoch, Offset]] = []
     for segment in log.segments:
-        for _, header in segment.headers_from(0):
+        scan = Scan(segment, 0, segment.size, bodies=True)
+        for _, header, _ in scan:
             if header.next_offset > log.log_start and (not naive or header.leader_epoch > naive[-1][0]):
                 naive.append((header.leader_epoch, max(header.base_offset, log.log_start)))
+        if scan.problem is not None:
+            raise DamagedLog(f"{log} at byte {scan.position} of {segment.name}: {scan.problem}")
     if [tuple(entry) for entry in log.epochs.entries] != naive:
         raise Violation(f"PureEpochs: {life} {log} has {log.epochs}, its batches say {naive}")

@@ -198,8 +198,8 @@ def rots(seed: int) -> bool:
 
 
 def storm_that_may_rot(world: World, weather: Weather) -> None:
-    """The scenario of a seed: what rots has no power cuts as well."""
-    if rots(world.seed):
+    """The scenario of a seed: what rots has no power cuts as well, and is scrubbed more often than by default."""
+    if rots(world.seed) and not weather.defaults:
         rotting_storm(world, replace(weather, power_cuts=False))
     else:
         storm(world, weather)

@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 
+from tests.simulation.invariants import Violation, pure_epochs
 from tests.simulation.rotting import SCRUBBED, RottingCluster, is_whole, rotting_storm, storm_before_starts
 from tests.simulation.stage import new_world
 from tests.simulation.storms import Storm, Weather
 from tests.storage.test_late_damage import rot_head
+from tests.storage.test_recovery import filled
 from tidelog.broker.partition import Partition
 from tidelog.broker.scrubbing import ScrubSettings
+from tidelog.protocol.errors import DamagedLog
 from tidelog.protocol.types import BrokerId
 from tidelog.storage.checkpoints import LEADER_EPOCHS
 from tidelog.testing.simulation.seeds import run_seed
@@ -184,6 +187,29 @@ def test_who_was_alone_hands_over_as_soon_as_another_who_has_everything_is_back(
         stage.cluster.until(lambda: stage.replica(leader).repairs, 20)
         stage.cluster.until(lambda: not stage.cluster.image.brokers[BrokerId(leader)].damaged, 20)
         stage.end()
+
+
+# ── who watches ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_batch_whose_reach_has_rotted_is_damage_and_no_wrong_epoch() -> None:
+    """It stands below the log's start, and seems to reach beyond: its head cannot tell, its body's checksum can."""
+    host = filled(40)
+    log = host.log
+    log.raise_log_start(log.epochs.entries[1].start + 2)
+    pure_epochs((1, 1), log)
+    segment = next(each for each in log.segments if each.next_offset > log.log_start)
+    at = next(at for at, header in segment.headers_from(0) if header.leader_epoch == 0)
+    host.disk.rot(f"{log.directory.path}/{segment.name}", at + 28, 4)  # its last_offset_delta
+    with pytest.raises(DamagedLog, match="does not match its checksum"):
+        pure_epochs((1, 1), log)
+
+
+def test_an_epoch_that_no_batch_has_is_a_violation() -> None:
+    log = filled(40).log
+    log.epochs.assign(9, log.end_offset)
+    with pytest.raises(Violation, match="PureEpochs"):
+        pure_epochs((1, 1), log)
 
 
 # ── storms ────────────────────────────────────────────────────────────────────────────────────────────
