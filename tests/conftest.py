@@ -2,13 +2,15 @@
 
 import gc
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 from hypothesis import settings
 
 from tests.shares import pytest_collection_modifyitems, pytest_xdist_make_scheduler
 from tests.telling import pytest_terminal_summary, tell
+from tidelog.testing.ports import HeldPort
 
 __all__ = [
     "pytest_collection_modifyitems",
@@ -27,6 +29,19 @@ def pytest_collection() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.fixture
+def closed_port() -> Iterator[Callable[[], int]]:
+    """Gives ports where nobody listens: until the test ends nobody but itself may, whoever looks for a free one."""
+    with ExitStack() as held:
+
+        def one() -> int:
+            port = HeldPort()
+            held.callback(port.close)
+            return port.number
+
+        yield one
 
 
 settings.register_profile("tidelog", deadline=None, print_blob=True)

@@ -143,14 +143,6 @@ def nodes(home: Path) -> Iterator[Callable[..., Process]]:
             process.kill()
 
 
-def free_port() -> int:
-    """Where nobody listens now."""
-    with socket.socket() as listening:
-        listening.bind((HOST, 0))
-        port: int = listening.getsockname()[1]
-    return port
-
-
 @contextmanager
 def port_taken(port: int) -> Iterator[None]:
     """Somebody listens there, on loopback: where nodes do by default, and so maybe somebody does anyway."""

@@ -17,7 +17,6 @@ from tests.cli.node_processes import (
     Process,
     clean_environment,
     command,
-    free_port,
     get,
     nodes,
     port_taken,
@@ -125,8 +124,10 @@ def test_a_terminal_that_goes_away_is_nothing_to_a_detached_one(start: Start, co
     assert [event["signal"] for event in broker.events("broker.stopping")] == ["SIGTERM"]
 
 
-def test_it_is_told_where_others_find_it(start: Start, controller: Process) -> None:
-    port = free_port()
+def test_it_is_told_where_others_find_it(
+    start: Start, controller: Process, closed_port: Callable[[], int]
+) -> None:
+    port = closed_port()
     broker = start(
         *("broker", "b1", "--id", "1", "--listen", f"0.0.0.0:{port}", "--advertise", "broker-1.example:0"),
         *("--controllers", at(controller), "--http", "0.0.0.0:0"),
@@ -171,8 +172,10 @@ def test_settings_come_from_file_environment_and_flags(
     assert broker.ready()["id"] == 7
 
 
-def test_unreachable_controllers_are_named_while_it_keeps_trying(start: Start) -> None:
-    dead = free_port()
+def test_unreachable_controllers_are_named_while_it_keeps_trying(
+    start: Start, closed_port: Callable[[], int]
+) -> None:
+    dead = closed_port()
     broker = start(
         *("broker", "b1", "--id", "1", "--listen", f"{HOST}:0", "--controllers", f"1@{HOST}:{dead}"),
         *("--http", f"{HOST}:0"),

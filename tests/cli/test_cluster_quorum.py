@@ -83,14 +83,6 @@ def at(port: int) -> str:
     return f"{HOST}:{port}"
 
 
-def closed_port() -> int:
-    """Where nobody listens."""
-    with socket.socket() as listening:
-        listening.bind((HOST, 0))
-        port: int = listening.getsockname()[1]
-        return port
-
-
 # ── what is shown ─────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -117,7 +109,9 @@ async def test_a_controller_may_be_asked_as_well_and_so_may_the_environment(
     assert "controller c1 leads" in (await command()).lines[0]
 
 
-async def test_of_several_addresses_one_that_answers_is_enough(quorum: Quorum, command: Command) -> None:
+async def test_of_several_addresses_one_that_answers_is_enough(
+    quorum: Quorum, command: Command, closed_port: Callable[[], int]
+) -> None:
     ran = await command("-b", f"{at(closed_port())}, {at(quorum.port)}")
     assert (ran.code, ran.err) == (0, "")
 
@@ -165,7 +159,7 @@ async def test_kafkas_habits_are_kept(quorum: Quorum, command: Command) -> None:
 # ── what a newcomer does ──────────────────────────────────────────────────────────────────────────────
 
 
-async def test_where_nobody_listens_it_says_so(command: Command) -> None:
+async def test_where_nobody_listens_it_says_so(command: Command, closed_port: Callable[[], int]) -> None:
     port = closed_port()
     ran = await command("-b", at(port))
     assert (ran.code, ran.out) == (1, "")
@@ -232,7 +226,7 @@ async def test_a_wrong_word_is_refused_before_anybody_is_asked(
 
 
 async def test_without_a_leader_it_says_which_controllers_are_needed(
-    tmp_path: Path, command: Command
+    tmp_path: Path, command: Command, closed_port: Callable[[], int]
 ) -> None:
     dead = closed_port()
     config = replace(PATIENT, voters=((1, HOST, 0), (2, HOST, dead), (3, HOST, dead)))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Tidelog
-from tests.cli.node_processes import HOST, Process, free_port, get, nodes, port_taken, run
+from tests.cli.node_processes import HOST, Process, get, nodes, port_taken, run
 
 pytestmark = pytest.mark.slow
 
@@ -22,8 +22,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
         yield started
 
 
-def three(start: Start) -> list[Process]:
-    ports = {number: free_port() for number in (1, 2, 3)}
+def three(start: Start, closed_port: Callable[[], int]) -> list[Process]:
+    ports = {number: closed_port() for number in (1, 2, 3)}
     quorum = ",".join(f"{number}@{HOST}:{port}" for number, port in ports.items())
     return [
         start("controller", f"c{n}", "--id", str(n), "--quorum", quorum, "--http", f"{HOST}:0") for n in ports
@@ -63,8 +63,8 @@ def test_one_that_others_reach_is_warned_that_anybody_may_write(start: Start) ->
     assert "there is no authentication yet" in warning["note"]
 
 
-def test_three_controllers_are_ready_when_one_leads(start: Start) -> None:
-    first, *others = controllers = three(start)
+def test_three_controllers_are_ready_when_one_leads(start: Start, closed_port: Callable[[], int]) -> None:
+    first, *others = controllers = three(start, closed_port)
     abouts = [controller.ready() for controller in controllers]
     assert len({about["cluster_id"] for about in abouts if about["cluster_id"]}) <= 1
     active = [get(about["http"], "/metrics")[1].count("\ntidelog_controller_active 1\n") for about in abouts]
@@ -80,9 +80,9 @@ def test_three_controllers_are_ready_when_one_leads(start: Start) -> None:
     assert last.stop() == 0
 
 
-def test_one_of_three_alone_says_so_and_is_not_ready(start: Start) -> None:
-    dead = free_port(), free_port()
-    quorum = f"1@{HOST}:{free_port()},2@{HOST}:{dead[0]},3@{HOST}:{dead[1]}"
+def test_one_of_three_alone_says_so_and_is_not_ready(start: Start, closed_port: Callable[[], int]) -> None:
+    dead = closed_port(), closed_port()
+    quorum = f"1@{HOST}:{closed_port()},2@{HOST}:{dead[0]},3@{HOST}:{dead[1]}"
     controller = start("controller", "c1", "--id", "1", "--quorum", quorum, "--http", f"{HOST}:0")
     [warning, *_] = controller.until(lambda: controller.events("controllers.unheard"), "it says so")
     for number, port in zip((2, 3), dead, strict=True):
@@ -143,11 +143,13 @@ def test_a_host_that_nobody_knows_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "x").exists()
 
 
-def test_another_quorum_than_the_one_that_was_founded_is_refused(start: Start) -> None:
+def test_another_quorum_than_the_one_that_was_founded_is_refused(
+    start: Start, closed_port: Callable[[], int]
+) -> None:
     controller = start("controller", "c1", "--id", "1", "--listen", f"{HOST}:0")
     port = controller.ready()["port"]
     assert controller.stop() == 0
-    quorum = f"1@{HOST}:{port},2@{HOST}:{free_port()},3@{HOST}:{free_port()}"
+    quorum = f"1@{HOST}:{port},2@{HOST}:{closed_port()},3@{HOST}:{closed_port()}"
     ran = run("controller", "start", "--id", "1", "--quorum", quorum, "--data", str(controller.data))
     assert ran.code == 1
     assert ran.err.splitlines()[-1].startswith(

@@ -1,7 +1,7 @@
 """Connections to brokers: made once, shared, given up on in time, and never with a riddle for an error."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from random import Random
 
@@ -93,12 +93,6 @@ async def listening(answer: bytes = b"", *, end: bool = False) -> AsyncIterator[
             writer.close()
 
 
-async def a_free_port() -> Address:
-    """Where nobody listens."""
-    async with listening() as address:
-        return address
-
-
 # ── made once, shared ─────────────────────────────────────────────────────────────────────────────────
 
 
@@ -151,9 +145,10 @@ async def test_who_waits_for_a_broker_that_is_gone_is_told() -> None:
 # ── failures ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_broker_that_failed_is_left_alone_and_whoever_asks_is_told_why() -> None:
-    address = await a_free_port()
-    async with connections_to({ONE: address}, first_ms=500) as connections:
+async def test_a_broker_that_failed_is_left_alone_and_whoever_asks_is_told_why(
+    closed_port: Callable[[], int],
+) -> None:
+    async with connections_to({ONE: Address(HOST, closed_port())}, first_ms=500) as connections:
         with pytest.raises(ConnectionFailed, match="Connection refused"):
             await connections.get(ONE)
         assert connections.rests(ONE)
@@ -161,8 +156,8 @@ async def test_a_broker_that_failed_is_left_alone_and_whoever_asks_is_told_why()
             await connections.get(ONE)
 
 
-async def test_it_is_tried_again_when_its_rest_is_over() -> None:
-    places = {ONE: await a_free_port()}
+async def test_it_is_tried_again_when_its_rest_is_over(closed_port: Callable[[], int]) -> None:
+    places = {ONE: Address(HOST, closed_port())}
     async with Node(welcome=welcome()) as node, connections_to(places, first_ms=20) as connections:
         with pytest.raises(ConnectionFailed):
             await connections.get(ONE)
@@ -174,8 +169,8 @@ async def test_it_is_tried_again_when_its_rest_is_over() -> None:
         await connections.get(ONE)
 
 
-async def test_whoever_fails_together_gets_an_error_of_his_own() -> None:
-    async with connections_to({ONE: await a_free_port()}) as connections:
+async def test_whoever_fails_together_gets_an_error_of_his_own(closed_port: Callable[[], int]) -> None:
+    async with connections_to({ONE: Address(HOST, closed_port())}) as connections:
         errors = await asyncio.gather(*(connections.get(ONE) for _ in range(3)), return_exceptions=True)
         assert len({id(error) for error in errors}) == 3
         assert all(isinstance(error, ConnectionFailed) for error in errors)

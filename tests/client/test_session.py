@@ -1,17 +1,18 @@
 """What producers, consumers and admin share: metadata, requests and tasks that end, whatever happens meanwhile."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from random import Random
 from typing import Any
 
 import pytest
 
-from tests.client.nodes import until
+from tests.client.nodes import HOST, until
 from tests.client.scripted import Scripted, partition
 from tests.client.simulated import in_virtual_time
-from tests.client.test_connections import a_free_port, listening
+from tests.client.test_connections import listening
 from tidelog.client.cluster import Changes
+from tidelog.client.config import Address
 from tidelog.client.io.client import Client, connect
 from tidelog.protocol.errors import (
     ClientClosed,
@@ -66,8 +67,10 @@ async def test_a_client_can_be_awaited_as_well(brokers: Scripted) -> None:
 
 
 @pytest.mark.slow
-async def test_a_start_that_fails_names_every_address_and_leaves_nothing() -> None:
-    refused = await a_free_port()
+async def test_a_start_that_fails_names_every_address_and_leaves_nothing(
+    closed_port: Callable[[], int],
+) -> None:
+    refused = Address(HOST, closed_port())
     async with listening() as silent, listening(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 20) as foreign:
         client = connect([str(refused), str(silent), str(foreign)], connect_timeout=1.5)
         with pytest.raises(ConnectionFailed) as caught:

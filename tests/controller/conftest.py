@@ -13,6 +13,7 @@ from tests.protocol.io.peers import DEADLINE_S, until
 from tidelog.controller.config import ControllerConfig
 from tidelog.controller.controller import Controller
 from tidelog.storage.io import open_directory
+from tidelog.testing.ports import HeldPort
 
 
 class Quorum:
@@ -24,7 +25,8 @@ class Quorum:
         self.node: Controller
         self.ledger = Ledger()
         self.members: list[Member] = []
-        self.port = 0
+        self._held = HeldPort()  # nobody takes its place while it is gone
+        self.port = self._held.number
         self._tasks: dict[object, asyncio.Task[None]] = {}
         self._threads = ThreadPoolExecutor()
         asyncio.get_running_loop().set_default_executor(self._threads)
@@ -37,7 +39,6 @@ class Quorum:
         await asyncio.wait([ready, self._tasks["controller"]], return_when=asyncio.FIRST_COMPLETED)
         if not ready.done():
             await self._tasks["controller"]
-        self.port = self.node.port
         return self.node
 
     async def again(self, config: ControllerConfig) -> None:
@@ -83,6 +84,7 @@ class Quorum:
     async def close(self) -> None:
         for who in list(self._tasks):
             await self.stop(who)
+        self._held.close()
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+from collections.abc import Callable
 
 import pytest
 
@@ -254,9 +255,10 @@ async def test_one_way_requests_are_not_answered(node: Node) -> None:
     await connection.call(ASK)
 
 
-async def test_an_address_where_nobody_listens_is_named_with_the_cause() -> None:
-    async with Node() as gone:
-        port = gone.port
+async def test_an_address_where_nobody_listens_is_named_with_the_cause(
+    closed_port: Callable[[], int],
+) -> None:
+    port = closed_port()
     with pytest.raises(ConnectionFailed, match=f"127.0.0.1:{port}: .*refused") as failed:
         await connect("127.0.0.1", port)
     assert isinstance(failed.value.__cause__, ConnectionRefusedError)
