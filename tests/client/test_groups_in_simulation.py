@@ -326,12 +326,14 @@ def test_the_second_process_of_an_instance_is_told_and_the_first_one_goes_on(sta
 
 
 def test_what_is_in_hand_for_too_long_is_read_again_and_nobody_is_put_out(stage: Stage) -> None:
+    lost: list[list[TopicPartition]] = []
+
     async def live(client: Client) -> None:
-        first = member(client, rebalance_timeout_ms=400)
+        first = member(client, rebalance_timeout_ms=400, on_lost=lost.append)
         await everything(first)
         async with stage.client() as other, member(other) as second:
             await shared(first, second)
-            assert first.state == "stable"
+            assert (first.state, lost) == ("stable", [])
             seen = await take(second, 1)
             assert TopicPartition("orders", seen[0].partition) in second.assignment()
         with pytest.raises(FencedMemberEpoch, match="not this member's"):
