@@ -9,6 +9,8 @@ Both ways go frames: a length of four bytes and msgpack. What it keeps true:
 * The child decides nothing: it reads sealed segments and writes `.cleaned` files. However it ends, the log is what it was.
 * It does not outlive its parent: its stdin ends with that, and then it ends at once.
 * Nothing here waits for it: pipes are read and written as far as they go, and a child that is given up is killed.
+  In its last moment it may still make a file: until it is gone no other one works in that directory, and then its
+  files are removed once more.
 * It is patient (`NICE`, `Courtesy`): whoever produces or consumes gets the cores first. And what it writes it flushes as
   it goes, so that the flush that puts a segment in its place finds little left to do.
 """
@@ -25,7 +27,7 @@ from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from struct import Struct as Layout
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -158,9 +160,29 @@ class _Child:
         self._stdin.close()
         self._stdout.close()
 
+    def is_gone(self) -> bool:
+        """Whether it has ended, after `kill`."""
+        return self._process.poll() is not None
+
     def wait(self) -> None:
         """Until it has ended, after `kill`."""
         self._process.wait(_DEATH_S)
+
+
+class _Dying(NamedTuple):
+    """A child that was killed at its work."""
+
+    child: _Child
+    directory: Directory | None
+    bases: tuple[Offset, ...]
+    """The groups of which it may have written something there."""
+
+    def bury(self) -> None:
+        """It is gone: remove what it has left."""
+        assert self.child.is_gone()
+        if self.directory is not None:
+            with suppress(OSError):  # a start removes it
+                _remove(self.directory, self.bases)
 
 
 class CompactingProcess:
@@ -168,7 +190,7 @@ class CompactingProcess:
 
     def __init__(self) -> None:
         self._child: _Child | None = None
-        self._dying: list[_Child] = []
+        self._dying: list[_Dying] = []
 
     @property
     def pid(self) -> int | None:
@@ -185,22 +207,32 @@ class CompactingProcess:
             self._child = _Child()
         return self._child
 
-    def give_up(self) -> None:
-        """Kill the child. The next log has a new one."""
+    def give_up(self, directory: Directory | None = None, bases: tuple[Offset, ...] = ()) -> None:
+        """Kill the child, which may be at work on these groups. The next log has a new one."""
         child, self._child = self._child, None
         if child is not None:
             child.kill()
-            self._dying.append(child)
+            self._dying.append(_Dying(child, directory, bases))
+
+    def lingering(self, path: str) -> int | None:
+        """The child that was killed at work in that directory and is not gone yet."""
+        for dying in [dying for dying in self._dying if dying.child.is_gone()]:
+            dying.bury()
+            self._dying.remove(dying)
+        at_work = (each for each in self._dying if each.directory is not None and each.directory.path == path)
+        return next((dying.child.pid for dying in at_work), None)
 
     def close(self) -> None:
         """There is no work for now: end the child, so that its memory is given back. Waits: for a worker thread."""
         self.give_up()
         while self._dying:
+            dying = self._dying[-1]
             try:
-                self._dying[-1].wait()
+                dying.child.wait()
             except subprocess.TimeoutExpired:  # its disk stands still: it goes when that goes on
-                logger.warning("compaction.lingers pid=%d", self._dying[-1].pid)
+                logger.warning("compaction.lingers pid=%d", dying.child.pid)
                 return
+            dying.bury()
             self._dying.pop()
 
 
@@ -227,6 +259,13 @@ class Elsewhere:
 
     def steps(self) -> Iterator[Said]:
         """What the other process says, and None while it says nothing."""
+        deadline = time.monotonic() + _DEATH_S
+        while (pid := self._process.lingering(self._directory.path)) is not None:
+            if time.monotonic() >= deadline:
+                raise StorageError(
+                    f"the process that was killed while it compacted this (pid {pid}) is still there"
+                )
+            yield None
         child = self._process.child()
         logger.info("compaction.began log=%s pid=%d", self._directory.path, child.pid)
         child.send(_ENCODE(self._job))
@@ -255,11 +294,16 @@ class Elsewhere:
 
     def abandon(self) -> None:
         """End it, and with it the process if that is still at work. What it has half written is removed."""
+        bases = tuple(self._unfinished)
         if not self._ended:
             self._ended = True
-            self._process.give_up()
-        for base in self._unfinished:
-            remove_written(self._directory, base)
+            self._process.give_up(self._directory, bases)
+        _remove(self._directory, bases)
+
+
+def _remove(directory: Directory, bases: tuple[Offset, ...]) -> None:
+    for base in bases:
+        remove_written(directory, base)
 
 
 def _error_of(refused: Refused) -> Exception:

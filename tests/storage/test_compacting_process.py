@@ -170,12 +170,79 @@ def test_who_cuts_the_log_ends_the_process_and_what_was_decided_stays(
     assert pid is not None
     running.abort()
     assert process.pid is None
-    assert not unfinished(log)
     process.close()
+    assert not unfinished(log)
     assert ended(pid)
     assert values(log) == before
     step(begin(log, process))
     assert values(log) == before
+
+
+# ── a child that was killed, and is still there: it may be about to make a file ─────────────────────────
+
+
+@pytest.fixture
+def lingering(log: Log, process: CompactingProcess, monkeypatch: pytest.MonkeyPatch) -> compacting._Child:
+    """It was to be killed at work, is not gone yet, and in its last moment it has begun a segment."""
+    running = begin(log, process, rate=1)
+    steps = running.steps(1 << 60, NOW_MS, MEMORY)
+    while process.pid is None:
+        next(steps)
+    child = process.child()
+    with monkeypatch.context() as slow:
+        slow.setattr(subprocess.Popen, "kill", lambda _: None)
+        slow.setattr(compacting._Child, "kill", lambda _: None)  # its pipes stay open, or it would end
+        running.abort()
+    log.directory.open(f"{log.segments[0].base_offset:020d}.log.cleaned", create=True).close()
+    return child
+
+
+def test_what_it_makes_then_is_removed_when_it_is_gone(
+    log: Log, process: CompactingProcess, lingering: compacting._Child
+) -> None:
+    assert process.lingering(log.directory.path) == lingering.pid
+    assert unfinished(log)
+    lingering.kill()
+    process.close()
+    assert not unfinished(log)
+    assert process.lingering(log.directory.path) is None
+
+
+def test_no_other_one_works_where_it_may_still_write(
+    log: Log, process: CompactingProcess, lingering: compacting._Child, tmp_path: Path
+) -> None:
+    with filled(tmp_path / "other") as other:
+        elsewhere = begin(other, process)
+        step(elsewhere)
+        assert elsewhere.outcome is not None, "elsewhere it holds nobody up"
+    process.give_up()
+    running = begin(log, process)
+    steps = running.steps(1 << 60, NOW_MS, MEMORY)
+    assert [next(steps) for _ in range(5)] == [None] * 5
+    assert process.pid is None
+    lingering.kill()
+    lingering.wait()
+    step(running)
+    assert running.outcome is not None
+    assert not unfinished(log)
+
+
+def test_one_that_never_goes_is_named_and_other_logs_are_compacted(
+    log: Log, process: CompactingProcess, lingering: compacting._Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compacting, "_DEATH_S", 0.1)
+    with pytest.raises(
+        StorageError, match=rf"while it compacted this \(pid {lingering.pid}\) is still there"
+    ):
+        step(begin(log, process))
+    assert log.compaction is None
+    lingering.kill()
+    lingering.wait()
+    step(begin(log, process))
+    assert not unfinished(log)
+
+
+# ── what the other process finds ──────────────────────────────────────────────────────────────────────
 
 
 def test_damage_that_the_other_process_finds_is_damage_here(log: Log, process: CompactingProcess) -> None:
@@ -349,7 +416,7 @@ def test_a_child_that_does_not_die_for_its_disk_stands_still_is_waited_for_again
     with monkeypatch.context() as slow:
         slow.setattr(subprocess.Popen, "wait", wait)
         process.close()
-        assert process._dying == [child]
+        assert [dying.child for dying in process._dying] == [child]
         process.close()
     assert child._process.returncode == -signal.SIGKILL
     assert process._dying == []
